@@ -1,0 +1,142 @@
+// Streams: in-order queues of work, as on a GPU. A task begins when the one before it has ended.
+//
+//   InlineStream  runs a task at once on the calling thread (the cpu device: the processor computes where bytes are).
+//   QueueStream   a thread of its own and a bounded ring of tasks (the emulated device). launch() waits, visibly,
+//                 when the ring is full; nothing is allocated after construction.
+//   NullStream    drops tasks (dry run).
+//
+// Tasks are callables of at most Task::kCapacity bytes, copied in; they must not throw past the queue: the first
+// exception is kept, later tasks are skipped (their destructors run), synchronize() and every later launch() rethrow
+// it.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/event.h"
+
+namespace transload {
+
+/// A callable in place; move-only by construction into the ring.
+class Task {
+ public:
+  static constexpr std::size_t kCapacity = 480;
+  Task() = default;
+  template <class Fn>
+  requires(!std::is_same_v<std::decay_t<Fn>, Task>) explicit Task(Fn&& fn) {
+    using F = std::decay_t<Fn>;
+    static_assert(sizeof(F) <= kCapacity && alignof(F) <= 16);
+    ::new (static_cast<void*>(bytes_)) F(std::forward<Fn>(fn));
+    run_ = [](void* p) { (*static_cast<F*>(p))(); };
+    destroy_ = [](void* p) { static_cast<F*>(p)->~F(); };
+    move_ = [](void* from, void* to) {
+      ::new (to) F(std::move(*static_cast<F*>(from)));
+      static_cast<F*>(from)->~F();
+    };
+  }
+  Task(Task&& other) noexcept { take(other); }
+  Task& operator=(Task&& other) noexcept {
+    reset();
+    take(other);
+    return *this;
+  }
+  ~Task() { reset(); }
+  void operator()() { run_(bytes_); }
+
+ private:
+  void reset() {
+    if (destroy_ != nullptr) destroy_(bytes_);
+    run_ = nullptr;
+    destroy_ = nullptr;
+  }
+  void take(Task& other) {
+    if (other.destroy_ == nullptr) return;
+    other.move_(other.bytes_, bytes_);
+    run_ = other.run_;
+    destroy_ = other.destroy_;
+    move_ = other.move_;
+    other.destroy_ = nullptr;
+    other.run_ = nullptr;
+  }
+  alignas(16) std::byte bytes_[kCapacity];
+  void (*run_)(void*) = nullptr;
+  void (*destroy_)(void*) = nullptr;
+  void (*move_)(void*, void*) = nullptr;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  template <class Fn>
+  void launch(Fn&& fn) {
+    submit(Task(std::forward<Fn>(fn)));
+  }
+  /// Later tasks begin only when `event` is done.
+  virtual void wait(Event event) = 0;
+  /// Done when everything launched so far has ended.
+  virtual Event record() = 0;
+  /// Returns when everything launched so far has ended; rethrows the first error of a task.
+  virtual void synchronize() = 0;
+  /// True: tasks run inside launch() on the calling thread.
+  virtual bool is_inline() const = 0;
+
+ protected:
+  virtual void submit(Task task) = 0;
+};
+
+class InlineStream final : public Stream {
+ public:
+  void wait(Event event) override { event.wait(); }
+  Event record() override { return {}; }
+  void synchronize() override {}
+  bool is_inline() const override { return true; }
+
+ protected:
+  void submit(Task task) override { task(); }
+};
+
+class NullStream final : public Stream {
+ public:
+  void wait(Event) override {}
+  Event record() override { return {}; }
+  void synchronize() override {}
+  bool is_inline() const override { return true; }
+
+ protected:
+  void submit(Task) override {}
+};
+
+class QueueStream final : public Stream {
+ public:
+  explicit QueueStream(std::size_t capacity = 1024);
+  ~QueueStream() override;  ///< drains
+  void wait(Event event) override;
+  Event record() override;
+  void synchronize() override;
+  bool is_inline() const override { return false; }
+
+ protected:
+  void submit(Task task) override;
+
+ private:
+  void run();
+  void rethrow_locked();
+  std::vector<Task> ring_;
+  std::size_t head_ = 0, tail_ = 0;  // tasks [head_, tail_) wait or run
+  bool stop_ = false;
+  std::exception_ptr error_;
+  std::atomic<std::uint32_t> completed_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::thread thread_;
+};
+
+}  // namespace transload

@@ -1,0 +1,52 @@
+// Planner: trace + budgets + rates → plan, bounds, prediction. Pure functions; no I/O, no threads, no clock.
+//
+// Steady state: the traced step follows itself forever. Tiers are planned from the top down: what the device tier
+// fetches and writes back becomes an access of the host tier. Eviction: farthest next use, write-back cost counted
+// (a dirty or unstored block costs a write; dead content costs nothing). A block leaves right after its last use before
+// the fetch that needs its room, so fetches can start as early as room allows; order of fetches = order of need.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/trace_types.h"
+
+namespace transload {
+
+/// Blocks of all planes and kept inputs; the plan refers to them by index.
+struct PlanInput {
+  const Trace* trace = nullptr;
+  const std::vector<BlockSpec>* blocks = nullptr;
+  Budgets budgets;
+  Rates rates;
+  std::uint64_t in_flight_bytes = 0;  ///< room a tier keeps for transfers on their way (at most 8 transfers a link)
+};
+
+/// The least budget of a tier: most bytes pinned at once (frames, workspace counted) plus one transfer a link.
+struct LeastBudget {
+  std::uint64_t device_bytes = 0, host_bytes = 0;
+  std::uint32_t tick[2] = {0, 0};  ///< where it is needed
+};
+LeastBudget least_budget(const Trace& trace, const std::vector<BlockSpec>& blocks, std::uint64_t frame_bytes,
+                         bool device);
+
+Plan make_plan(const PlanInput& input);
+
+/// LRU on demand, the same accounting: bytes a link and step (to compare).
+struct LinkBytes {
+  std::uint64_t bytes[kLinks] = {};
+};
+LinkBytes simulate_lru(const PlanInput& input);
+
+/// What a step takes, from the plan's transfers, the rates and the compute time of forward(+update) and backward.
+struct StepTime {
+  double forward_s = 0, backward_s = 0, update_s = 0;  ///< computation, given
+  double step_s = 0;                                   ///< simulated
+  double lower_bound_s = 0;                            ///< sharper bound (DESIGN.md, physics)
+  double plain_bound_s = 0;                            ///< plain maximum
+  std::string binds;                                   ///< "computation", "nvme_read", …
+};
+StepTime predict_step(const PlanInput& input, const Plan& plan, double forward_s, double backward_s, double update_s);
+
+}  // namespace transload
