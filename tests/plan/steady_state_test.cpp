@@ -66,7 +66,7 @@ std::vector<std::uint64_t> residency(const PlanInput& input, const Plan& plan) {
 }  // namespace
 
 TEST_CASE("steady state: fetched bytes are at most 1.10 of the bound at four budgets") {
-  const auto step = test::training_step(120, kElements, 100'000, 300'000, Tier::host);
+  const auto step = test::training_step(120, kElements, 96 * KiB, 300'000, Tier::host);
   const std::uint64_t all = test::all_bytes(step.blocks);
   std::printf("budget   bound MB   plan read   ratio  written   LRU read  written\n");
   for (const int percent : {25, 40, 60, 90}) {
