@@ -16,6 +16,24 @@ std::array<std::uint32_t, 4> block(std::uint64_t key, std::uint64_t counter, Use
                 {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)});
 }
 
+/// 1/1, 1/3 … 1/21: the series of artanh; |s| ≤ 0.172, so s^22 / 23 is below 2^-60.
+constexpr auto kArtanh = [] {
+  std::array<double, 11> c{};
+  for (std::size_t k = 0; k < c.size(); ++k) c[k] = 1.0 / static_cast<double>(2 * k + 1);
+  return c;
+}();
+/// Ratios of neighbouring terms in the series of cosine and sine.
+constexpr auto kCosine = [] {
+  std::array<double, 8> c{};
+  for (std::size_t k = 0; k < c.size(); ++k) c[k] = 1.0 / static_cast<double>((2 * k + 1) * (2 * k + 2));
+  return c;
+}();
+constexpr auto kSine = [] {
+  std::array<double, 8> c{};
+  for (std::size_t k = 0; k < c.size(); ++k) c[k] = 1.0 / static_cast<double>((2 * k + 2) * (2 * k + 3));
+  return c;
+}();
+
 /// Natural logarithm of x in (0, 1), to about 1e-15 relative: 2 artanh((m − 1) / (m + 1)) by its series.
 double log_fixed(double x) {
   int exponent = 0;
@@ -24,9 +42,9 @@ double log_fixed(double x) {
     m *= 2;
     --exponent;
   }
-  const double s = (m - 1) / (m + 1), q = s * s;  // |s| ≤ 0.172, so q^11 / 23 is below 2^-56
+  const double s = (m - 1) / (m + 1), q = s * s;
   double series = 0;
-  for (int k = 21; k >= 1; k -= 2) series = series * q + 1.0 / k;
+  for (std::size_t k = kArtanh.size(); k-- > 0;) series = series * q + kArtanh[k];
   return exponent * std::numbers::ln2 + 2 * s * series;
 }
 
@@ -36,9 +54,9 @@ void cos_sin_fixed(std::uint32_t turn, double& cosine, double& sine) {
   const auto rest = static_cast<std::int32_t>(turn - (quarter << 30));
   const double x = rest * (2 * std::numbers::pi / 4294967296.0), q = x * x;  // |x| ≤ π/4
   double c = 1, s = 1;
-  for (int k = 8; k >= 1; --k) {
-    c = 1 - c * q * (1.0 / ((2 * k - 1) * (2 * k)));
-    s = 1 - s * q * (1.0 / ((2 * k) * (2 * k + 1)));
+  for (std::size_t k = kCosine.size(); k-- > 0;) {
+    c = 1 - c * q * kCosine[k];
+    s = 1 - s * q * kSine[k];
   }
   s *= x;
   switch (quarter & 3) {
