@@ -53,11 +53,13 @@ void Engine::Impl::write_all(std::unique_lock<std::mutex>& lock) {
       Block& b = blocks[i];
       if (!b.spec.durable || b.stored()) continue;
       TRANSLOAD_CHECK(b.alive, "{} has no content to commit", b.spec.name);
-      while (!b.stored() && !b.copy[index(Tier::host)].leaving && !write_one(BlockId(i))) {
-        rethrow();
-        wait(lock, Tier::host, b.frames, b.spec.name.c_str());
-      }
       again = true;
+      while (!b.stored() && !b.copy[index(Tier::host)].leaving) {
+        rethrow();
+        const auto before = room_state(Tier::host);
+        if (write_one(BlockId(i))) break;
+        if (room_state(Tier::host) == before) wait(lock, Tier::host, b.frames, b.spec.name.c_str());
+      }
     }
     while (transfers_in_flight > 0) changed.wait(lock);
     rethrow();
@@ -134,6 +136,7 @@ void Engine::end_step() {
 void Engine::commit(const std::string& metadata) {
   std::unique_lock lock(impl_->mutex);
   TRANSLOAD_CHECK(impl_->store != nullptr, "a commit without a store");
+  impl_->rethrow();
   ++impl_->demand;
   struct Undo {
     Impl& impl;

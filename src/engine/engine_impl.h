@@ -13,7 +13,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "engine/engine.h"
@@ -86,6 +86,8 @@ struct Engine::Impl {
   bool has_other_copy(const Block& b, Tier tier) const;
   void try_drop(BlockId id, Tier tier);
   void note_peak(Tier tier);
+  /// What waiting can change; unchanged after an attempt means: wait.
+  std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, int> room_state(Tier tier) const;
   void wait(std::unique_lock<std::mutex>& lock, Tier tier, std::uint32_t frames, const char* why);
 
   // transfers.cpp
@@ -108,7 +110,7 @@ struct Engine::Impl {
   const Block& at(BlockId id) const { return blocks[id.value]; }
   static int index(Tier t) { return static_cast<int>(t); }
   Copy& copy(BlockId id, Tier t) { return blocks[id.value].copy[index(t)]; }
-  Frames& frames(Tier t) { return *frames_of[index(t)]; }
+  Frames& frames(Tier t) const { return *frames_of[index(t)]; }
 
   const EngineOptions options;
   Store* const store;

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -86,10 +85,6 @@ void Engine::Impl::count_pin(const Copy& c, bool is_valid) {
 
 void Engine::Impl::acquire(std::unique_lock<std::mutex>& lock, BlockId id, Tier tier, AccessKind kind) {
   Block& b = at(id);
-  const auto state = [&] {
-    return std::tuple(frames(tier).free_count(), frames(Tier::host).free_count(), valid(b, Tier::host),
-                      transfers_in_flight);
-  };
   for (;;) {
     rethrow();
     if (conflicts(b, tier, kind)) {
@@ -98,7 +93,7 @@ void Engine::Impl::acquire(std::unique_lock<std::mutex>& lock, BlockId id, Tier 
       changed.wait(lock);
       continue;
     }
-    const auto before = state();
+    const auto before = room_state(tier);
     if (kind == AccessKind::write) {
       if (take_frames(id, tier)) return;
     } else {
@@ -107,7 +102,7 @@ void Engine::Impl::acquire(std::unique_lock<std::mutex>& lock, BlockId id, Tier 
     }
     make_room(tier, b.frames, id);
     if (tier == Tier::device && kind != AccessKind::write && !valid(b, Tier::host)) make_room(Tier::host, b.frames, id);
-    if (state() == before) wait(lock, tier, b.frames, b.spec.name.c_str());
+    if (room_state(tier) == before) wait(lock, tier, b.frames, b.spec.name.c_str());
   }
 }
 
@@ -214,9 +209,9 @@ void Engine::Impl::clear_workspace_room(std::unique_lock<std::mutex>& lock, Tier
       counters.relocated_bytes += options.frame_bytes;
       continue;
     }
-    const auto before = std::tuple(f.used_count(), f.free_count(), transfers_in_flight);
+    const auto before = room_state(tier);
     make_room(tier, 1, BlockId());
-    if (std::tuple(f.used_count(), f.free_count(), transfers_in_flight) == before) wait(lock, tier, 1, "workspace");
+    if (room_state(tier) == before) wait(lock, tier, 1, "workspace");
   }
 }
 

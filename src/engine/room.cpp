@@ -38,6 +38,7 @@ void Engine::Impl::release_frames(Block& b, Tier tier) {
   if (c.first == kNoFrame) return;
   TRANSLOAD_CHECK(c.idle(), "{} leaves {} while in use", b.spec.name, name_of(tier));
   frames(tier).give_back(c.first);
+  if (valid(b, tier) && !c.drop) schedule.rewind(tier);  // not as planned: a fetch passed over may be wanted again
   c.first = kNoFrame;
   c.drop = false;
   if (c.prefetched) ++counters.wasted;
@@ -106,6 +107,10 @@ void Engine::Impl::try_drop(BlockId id, Tier tier) {
     return;
   }
   if (c.idle() && !evict(id, tier)) pending_drops.emplace_back(id, tier);
+}
+
+std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, int> Engine::Impl::room_state(Tier tier) const {
+  return {frames(tier).free_count(), frames(tier).used_count(), frames(Tier::host).free_count(), transfers_in_flight};
 }
 
 void Engine::Impl::wait(std::unique_lock<std::mutex>& lock, Tier tier, std::uint32_t wanted, const char* why) {

@@ -174,4 +174,10 @@ void Schedule::pop_fetch(Tier tier) {
   ++cursor_step_[t];
 }
 
+void Schedule::rewind(Tier tier) {
+  const int t = static_cast<int>(tier);
+  cursor_[t] = 0;
+  cursor_step_[t] = step_ == 0 ? 0 : step_ - 1;  // needs may lie in the step after their own
+}
+
 }  // namespace transload

@@ -53,6 +53,8 @@ class Schedule {
   /// The next fetch of a tier that is not too late; false: none within one step from now.
   bool peek_fetch(Tier tier, Fetch& fetch);
   void pop_fetch(Tier tier);
+  /// The fetches from now on are looked at again.
+  void rewind(Tier tier);
 
  private:
   struct Planned {
