@@ -1,12 +1,14 @@
-// RecordingAccess: the engine as step code sees it, and an event a pin for the run record. Room for the events is taken
-// once; accesses beyond it are not recorded.
+// RecordingAccess: the engine as step code sees it. It notes an event a pin for the run record, and takes the trace of a
+// live step where one is asked for. Room for events is taken once; accesses beyond it are not noted.
 #pragma once
 
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "engine/block_access.h"
 #include "trace/run_record.h"
+#include "trace/tracer.h"
 
 namespace transload {
 
@@ -14,37 +16,25 @@ class RecordingAccess final : public BlockAccess {
  public:
   RecordingAccess(BlockAccess& inner, std::size_t most_events) : inner_(inner) { events_.reserve(most_events); }
 
-  void begin_step() {
-    events_.clear();
-    step_start_ = Clock::now();
-  }
+  /// `tracing`: take_trace() may follow the step.
+  void begin_step(bool tracing);
   const std::vector<AccessEvent>& events() const { return events_; }
+  Trace take_trace();
 
-  Pin pin(BlockId block, Tier tier, AccessKind kind) override {
-    const auto asked = Clock::now();
-    Pin pin = inner_.pin(block, tier, kind);
-    if (events_.size() < events_.capacity())
-      events_.push_back({.start_ns = nanoseconds(asked - step_start_),
-                         .wait_ns = nanoseconds(Clock::now() - asked),
-                         .block = block,
-                         .tier = tier,
-                         .kind = kind,
-                         .ready = pin.ready.done()});
-    return pin;
-  }
-  void unpin(Pin pin, Stream& stream) override { inner_.unpin(std::move(pin), stream); }
-  std::byte* workspace(Tier tier, std::uint64_t bytes) override { return inner_.workspace(tier, bytes); }
-  void begin_backward() override { inner_.begin_backward(); }
+  Pin pin(BlockId block, Tier tier, AccessKind kind) override;
+  void unpin(Pin pin, Stream& stream) override;
+  std::byte* workspace(Tier tier, std::uint64_t bytes) override;
+  void begin_backward() override;
   bool dry() const override { return inner_.dry(); }
 
  private:
   using Clock = std::chrono::steady_clock;
-  static std::uint64_t nanoseconds(Clock::duration d) {
-    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(d).count());
-  }
   BlockAccess& inner_;
   Clock::time_point step_start_ = Clock::now();
   std::vector<AccessEvent> events_;
+  bool tracing_ = false;
+  Tracer tracer_;
+  std::vector<std::pair<BlockId, std::uint32_t>> held_;  // pins and their ticks in the trace
 };
 
 }  // namespace transload
