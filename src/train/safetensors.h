@@ -23,6 +23,9 @@ struct TensorInfo {
   std::uint64_t file_begin = 0, file_end = 0;  ///< bytes, absolute
 };
 
+/// "F32", "BF16", …
+const char* safetensors_name(Dtype dtype);
+
 /// A model's weights: one file or a sharded set by its index.
 class SafetensorsReader {
  public:
