@@ -8,16 +8,14 @@
 
 #include "base/error.h"
 #include "base/size.h"
+#include "chunk/chunk_search.h"
 
 namespace transload {
 
 namespace {
 
-constexpr std::uint64_t kLeastChunk = 256 * KiB, kMostChunk = 64 * MiB;
-constexpr std::size_t kManyBlocks = 20000;        // planning more than these takes seconds: only where nothing else fits
-constexpr std::uint64_t kSlotGrain = 4096;        // slots are multiples of the file's alignment, at most this
-constexpr std::uint64_t kTransferCost = 128 * KiB;  // what a transfer costs beside its bytes, in bytes
-constexpr std::uint64_t kAccessCost = 16 * KiB;     // and a pin
+constexpr std::size_t kManyBlocks = 20000;  // planning more than these takes seconds: only where nothing else fits
+constexpr std::uint64_t kSlotGrain = 4096;  // slots are multiples of the file's alignment, at most this
 
 bool has_device(const TrainOptions& options) { return options.device == DeviceKind::emulated; }
 
@@ -159,15 +157,12 @@ Prepared plan_for(StepCode code, const LeastBudget& least, const TrainOptions& o
   return prepared;
 }
 
-/// What a chunk size costs a step, in bytes: what it moves, what each transfer and pin costs beside its bytes, and a
-/// share of the least budget, since the store keeps its chunk size and a later run may have less memory.
-double cost_of(const Prepared& prepared) {
-  double cost = 0;
-  for (const std::uint64_t bytes : prepared.plan.plan.bytes) cost += static_cast<double>(bytes);
-  for (const auto& fetches : prepared.plan.plan.fetches)
-    cost += static_cast<double>(fetches.size()) * static_cast<double>(2 * kTransferCost);
-  cost += static_cast<double>(prepared.code.step.accesses.size()) * static_cast<double>(kAccessCost);
-  return cost + static_cast<double>(prepared.plan.least_host_bytes + prepared.plan.least_device_bytes) / 8;
+/// What a chunk size costs a step beside the room it wastes, in bytes: what it moves, and a share of the least budget,
+/// since the store keeps its chunk size and a later run may have less memory.
+std::uint64_t cost_of(const Prepared& prepared) {
+  std::uint64_t cost = (prepared.plan.least_host_bytes + prepared.plan.least_device_bytes) / 8;
+  for (const std::uint64_t bytes : prepared.plan.plan.bytes) cost += bytes;
+  return cost;
 }
 
 /// Changes that might make a step fit, tried one at a time.
@@ -198,7 +193,7 @@ std::vector<Remedy> remedies(const TrainOptions& options) {
 std::string flag_size(std::uint64_t bytes) { return fmt::format("{}MiB", ceil_div(bytes, MiB)); }
 
 std::string would_fit(const TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes) {
-  const std::uint64_t chunk = fixed_chunk_bytes != 0 ? fixed_chunk_bytes : kLeastChunk;
+  const std::uint64_t chunk = fixed_chunk_bytes != 0 ? fixed_chunk_bytes : kMinChunkBytes;
   std::string text;
   for (const Remedy& remedy : remedies(options)) {
     const StepCode code = make_step_code(config, remedy.options, chunk);
@@ -259,36 +254,76 @@ PlanInput plan_input(const Prepared& prepared, const Trace& trace, const Rates& 
           .in_flight_bytes = prepared.in_flight_bytes};
 }
 
+namespace {
+
+/// Step code and plan of one chunk size after the other; the last is kept.
+class Candidates {
+ public:
+  Candidates(const TrainOptions& options, const ModelConfig& config) : options_(options), config_(config) {}
+
+  /// The least host budget; more than there is where the device's is too small.
+  std::uint64_t least(std::uint64_t chunk) {
+    code_ = make_step_code(config_, options_, chunk);
+    least_ = needed(code_, options_, frame_bytes_for(chunk));
+    if (least_.host_bytes + least_.device_bytes < smallest_.host_bytes + smallest_.device_bytes) {
+      smallest_ = least_;
+      smallest_chunk_ = chunk;
+    }
+    return fits(least_, options_) ? least_.host_bytes : UINT64_MAX;
+  }
+  Prepared& plan(std::uint64_t chunk) {
+    if (!prepared_ || prepared_->plan.chunk_size != chunk) {
+      if (!code_.layout || code_.layout->chunk_bytes() != chunk) least(chunk);
+      prepared_ = plan_for(std::move(code_), least_, options_, config_);
+      code_ = {};
+    }
+    return *prepared_;
+  }
+  const LeastBudget& smallest() const { return smallest_; }
+  std::uint64_t smallest_chunk() const { return smallest_chunk_; }
+
+ private:
+  const TrainOptions& options_;
+  const ModelConfig& config_;
+  StepCode code_;
+  LeastBudget least_, smallest_{.device_bytes = UINT64_MAX / 2, .host_bytes = UINT64_MAX / 2};
+  std::uint64_t smallest_chunk_ = 0;
+  std::optional<Prepared> prepared_;
+};
+
+/// 0: none fits.
+std::uint64_t choose_chunk(Candidates& candidates, const TrainOptions& options, const ModelConfig& config) {
+  const std::vector<ParamSpec> params = model_params(config, options.freeze);
+  const std::vector<PlaneSpec> planes = planes_for(config, options);
+  const ChunkSearch search{.params = &params,
+                           .planes = &planes,
+                           .host_bytes = options.host_memory,
+                           .least_host_bytes = [&](std::uint64_t chunk) { return candidates.least(chunk); },
+                           .cost = [&](std::uint64_t chunk) { return cost_of(candidates.plan(chunk)); },
+                           .max_blocks = kManyBlocks};
+  try {
+    return search_chunk_size(search).chunk_bytes;
+  } catch (const BudgetError&) {
+    return 0;
+  }
+}
+
+}  // namespace
+
 Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes) {
   std::vector<std::string> notes;
   resolve_memory(options, notes);
-  std::optional<Prepared> best;
-  std::optional<LeastBudget> smallest;
-  std::uint64_t smallest_chunk = 0;
-  double best_cost = 0;
-  const std::uint64_t first = fixed_chunk_bytes != 0 ? fixed_chunk_bytes : kMostChunk;
-  const std::uint64_t last = fixed_chunk_bytes != 0 ? fixed_chunk_bytes : kLeastChunk;
-  for (std::uint64_t chunk = first; chunk >= last; chunk /= 2) {
-    StepCode code = make_step_code(config, options, chunk);
-    if (best && code.blocks.size() > kManyBlocks) break;
-    const LeastBudget least = needed(code, options, frame_bytes_for(chunk));
-    if (!smallest || least.host_bytes + least.device_bytes < smallest->host_bytes + smallest->device_bytes) {
-      smallest = least;
-      smallest_chunk = chunk;
-    }
-    if (!fits(least, options)) continue;
-    Prepared candidate = plan_for(std::move(code), least, options, config);
-    const double cost = cost_of(candidate);
-    if (best && cost >= best_cost) continue;
-    best = std::move(candidate);
-    best_cost = cost;
-  }
-  if (!best) refuse_budget(options, config, *smallest, smallest_chunk, fixed_chunk_bytes);
-  options.chunk_size = best->plan.chunk_size;
-  best->plan.notes = config.notes;
-  best->plan.notes.insert(best->plan.notes.end(), notes.begin(), notes.end());
-  note_memory(options, best->plan.budgets, best->plan.notes);
-  return std::move(*best);
+  Candidates candidates(options, config);
+  std::uint64_t chunk = fixed_chunk_bytes;
+  if (chunk == 0) chunk = choose_chunk(candidates, options, config);
+  if (chunk == 0 || (fixed_chunk_bytes != 0 && candidates.least(chunk) > options.host_memory))
+    refuse_budget(options, config, candidates.smallest(), candidates.smallest_chunk(), fixed_chunk_bytes);
+  Prepared prepared = std::move(candidates.plan(chunk));
+  options.chunk_size = chunk;
+  prepared.plan.notes = config.notes;
+  prepared.plan.notes.insert(prepared.plan.notes.end(), notes.begin(), notes.end());
+  note_memory(options, prepared.plan.budgets, prepared.plan.notes);
+  return prepared;
 }
 
 }  // namespace transload

@@ -21,6 +21,7 @@ struct StepCode {
   Trace evaluation;               ///< one micro-batch, nothing pending
   Trace setup;                    ///< initial weights
 };
+std::vector<PlaneSpec> planes_for(const ModelConfig& config, const TrainOptions& options);
 StepCode make_step_code(const ModelConfig& config, const TrainOptions& options, std::uint64_t chunk_bytes);
 
 /// The tier that computes.

@@ -63,10 +63,13 @@ void check_freeze(const TrainOptions& options, const ModelConfig& config, const 
 
 /// What fixes which samples come when; the rest of the settings may differ.
 void check_data(const TrainOptions& options, const Inputs& inputs, const CheckpointMeta& meta, const Json& hyper) {
+  if (options.seed != meta.seed) refuse(options.run, "--seed", fmt::format("{} instead of {}", options.seed, meta.seed));
+  if (inputs.weights->identity() != meta.model_identity)
+    refuse(options.run, "--model " + options.model,
+           fmt::format("weights of {} instead of {}", inputs.weights->identity(), meta.model_identity));
   if (inputs.data->identity() != meta.data_identity)
     refuse(options.run, "--data " + options.data,
            fmt::format("{} instead of {}", inputs.data->identity(), meta.data_identity));
-  if (options.seed != meta.seed) refuse(options.run, "--seed", fmt::format("{} instead of {}", options.seed, meta.seed));
   const Json now = Json::parse(hyper_json(options));
   for (const char* key : {"sequence-length", "order"})
     if (now[key] != hyper.value(key, now[key]))
@@ -117,10 +120,11 @@ ResumePoint read_resume_point(const TrainOptions& options, const Inputs& inputs)
   if (options.chunk_size != 0 && options.chunk_size != point.chunk_bytes)
     refuse(options.run, "--chunk-size",
            fmt::format("{} instead of the store's {}", format_size(options.chunk_size), format_size(point.chunk_bytes)));
-  if (point.meta.steps_seen >= options.steps)
-    throw InputError(fmt::format("Run {} has been through {} steps already. Give --steps above that to go on.",
-                                 options.run, point.meta.steps_seen));
   point.notes = changes(options, point.meta, hyper);
+  if (point.meta.steps_seen >= options.steps)
+    point.notes.push_back(fmt::format("The run has been through {} steps already and --steps is {}: nothing is left to "
+                                      "do.",
+                                      point.meta.steps_seen, options.steps));
   return point;
 }
 

@@ -41,12 +41,16 @@ void record_traces(const TrainOptions& options, StepCode& code) {
 
 }  // namespace
 
-StepCode make_step_code(const ModelConfig& config, const TrainOptions& options, std::uint64_t chunk_bytes) {
-  StepCode code;
+std::vector<PlaneSpec> planes_for(const ModelConfig& config, const TrainOptions& options) {
   // Several contributions to a bf16 gradient are summed in fp32 first: a plane of its own.
   const bool partial = options.gradients == Dtype::bf16 && (options.shape.accumulate > 1 || config.tied);
-  code.layout = std::make_unique<Layout>(model_params(config, options.freeze),
-                                         training_planes(options.dtype, options.gradients, partial), chunk_bytes);
+  return training_planes(options.dtype, options.gradients, partial);
+}
+
+StepCode make_step_code(const ModelConfig& config, const TrainOptions& options, std::uint64_t chunk_bytes) {
+  StepCode code;
+  code.layout =
+      std::make_unique<Layout>(model_params(config, options.freeze), planes_for(config, options), chunk_bytes);
   code.transformer = std::make_unique<Transformer>(config, *code.layout, options.shape);
   code.blocks = code.layout->blocks();
   const auto& kept = code.transformer->kept_blocks();
