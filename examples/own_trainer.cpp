@@ -14,14 +14,14 @@
 
 namespace {
 
-using transload::Session;
+using transload::TrainingSession;
 using Matrix = std::vector<float>;  // row-major, kBatch rows
 
 constexpr std::size_t kBatch = 32, kIn = 32, kHidden = 512, kPanel = 64;
 constexpr std::size_t kWidths[] = {kIn, kHidden, kHidden, 1};
 
 /// y = x · Wᵀ + b; parameter 2·layer is W, 2·layer + 1 is b.
-Matrix forward(Session& session, std::size_t layer, const Matrix& x) {
+Matrix forward(TrainingSession& session, std::size_t layer, const Matrix& x) {
   const std::size_t in = kWidths[layer], out = kWidths[layer + 1];
   Matrix y(kBatch * out);
   for (std::size_t row = 0; row < out; row += kPanel) {
@@ -39,7 +39,7 @@ Matrix forward(Session& session, std::size_t layer, const Matrix& x) {
 }
 
 /// Hands over the gradients of W and b and returns that of x.
-Matrix backward(Session& session, std::size_t layer, const Matrix& x, const Matrix& dy) {
+Matrix backward(TrainingSession& session, std::size_t layer, const Matrix& x, const Matrix& dy) {
   const std::size_t in = kWidths[layer], out = kWidths[layer + 1];
   Matrix dx(kBatch * in), dw(kPanel * in), db(out);
   for (std::size_t row = 0; row < out; row += kPanel) {
@@ -64,7 +64,7 @@ Matrix backward(Session& session, std::size_t layer, const Matrix& x, const Matr
 }
 
 /// One step on a fresh batch; returns the mean squared error before it.
-float train_step(Session& session, std::mt19937& random) {
+float train_step(TrainingSession& session, std::mt19937& random) {
   std::normal_distribution<float> normal;
   Matrix inputs[4] = {Matrix(kBatch * kIn), {}, {}, {}};
   Matrix targets(kBatch);
@@ -104,12 +104,12 @@ int main(int argc, char** argv) try {
     for (std::uint64_t i = 0; i < count; ++i)  // a hash of the element: the same for any layout
       values[i] = scale * std::sin(static_cast<float>((first + i) * 2654435761u % 100003 + 7 * p));
   };
-  Session session(parameters,
-                  {.folder = argv[1],
-                   .host_memory = std::strtoull(argv[2], nullptr, 10),
-                   .chunk_size = 64 * 1024,
-                   .workspace = 2 * kPanel * kHidden * sizeof(float)},
-                  initializer);
+  TrainingSession session(parameters,
+                          {.folder = argv[1],
+                           .host_memory = std::strtoull(argv[2], nullptr, 10),
+                           .chunk_size = 64 * 1024,
+                           .workspace = 2 * kPanel * kHidden * sizeof(float)},
+                          initializer);
   const std::uint64_t steps = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 120;
   while (session.steps() < steps) {
     std::mt19937 random(static_cast<unsigned>(session.steps()));  // by step: a resumed run sees the same batches

@@ -1,6 +1,6 @@
 // Transload's C++ API: train a network of your own while its state lives outside memory.
 //
-//   Session session({{"w", {out, in}}, {"b", {out}}}, options, initializer);
+//   TrainingSession session({{"w", {out, in}}, {"b", {out}}}, options, initializer);
 //   for (…) {
 //     { Weights w = session.pin(0);  … w.fp32() … }           // forward, backward
 //     session.contribute(0, 0, out * in, gradient_of_w);       // every trainable parameter, `uses` times
@@ -37,7 +37,7 @@ enum class Precision : std::uint8_t {
   fp32
 };
 
-struct SessionOptions {
+struct TrainingSessionOptions {
   std::string folder;                          ///< run folder; created, locked while in use
   std::uint64_t host_memory = 0;               ///< bytes of chunks and workspace together; never exceeded
   std::uint64_t chunk_size = 2 * 1024 * 1024;  ///< weight bytes of a chunk; a store keeps its own
@@ -71,22 +71,23 @@ class Weights {
   const std::uint16_t* bf16() const { return static_cast<const std::uint16_t*>(data_); }  ///< Precision::bf16
 
  private:
-  friend class Session;
+  friend class TrainingSession;
   struct Hold;
   explicit Weights(std::unique_ptr<Hold> hold);
   std::unique_ptr<Hold> hold_;
   const void* data_ = nullptr;
 };
 
-class Session {
+class TrainingSession {
  public:
   /// Fills values[count], elements [first, first + count) of a parameter; called at the first opening only.
   using Initializer =
       std::function<void(std::size_t parameter, std::uint64_t first, std::uint64_t count, float* values)>;
 
   /// Takes memory, makes the store or opens its last commit.
-  Session(std::vector<Parameter> parameters, const SessionOptions& options, const Initializer& initializer);
-  ~Session();  ///< closes; what was not committed is lost
+  TrainingSession(std::vector<Parameter> parameters, const TrainingSessionOptions& options,
+                  const Initializer& initializer);
+  ~TrainingSession();  ///< closes; what was not committed is lost
 
   std::uint64_t steps() const;      ///< taken so far, those before a resume counted
   const std::string& note() const;  ///< what the last commit was given; empty at the first opening

@@ -20,7 +20,6 @@ class Console {
   void stepped(const StepReport& step);
   /// Ends the line that is being rewritten, so that it stays.
   void finish_line();
-  std::uint64_t last_step() const { return last_step_; }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -55,7 +55,7 @@ void add_shape(std::vector<Setting>& s) {
   size("accumulate", "micro-batches of a step (1)", &StepShape::accumulate);
   s.push_back({"steps", "N", group, "steps of the whole run, those before a resume counted (100)", false,
                [](TrainOptions& o, Text v, Text w) { o.steps = parse_count(v, w, 1); }});
-  s.push_back({"evaluate-every", "N", group, "validation loss every N steps and at the end", false,
+  s.push_back({"evaluate-every", "N", group, "validation loss every N steps", false,
                [](TrainOptions& o, Text v, Text w) { o.evaluate_every = parse_count(v, w, 0); }});
   s.push_back({"recompute", "WHAT", group, "layer (default): inner activations are computed again in backward | none",
                false, [](TrainOptions& o, Text v, Text w) {

@@ -45,8 +45,8 @@ int run_train(const TrainOptions& options) {
   const nlohmann::json summary = nlohmann::json::parse(trainer.run(interrupts));
   console.finish_line();
   fmt::print("{}", summary_text(summary, trainer.options()));
-  if (interrupts.load() == 0 || console.last_step() >= trainer.options().steps) return kDone;
-  fmt::print("Interrupted after step {} of {}. {}\n", console.last_step(), trainer.options().steps,
+  if (!summary.value("interrupted", false)) return kDone;
+  fmt::print("Interrupted after step {} of {}. {}\n", summary.value("steps_seen", 0), trainer.options().steps,
              resume_hint(trainer.options()));
   return kInterrupted;
 }

@@ -1,4 +1,4 @@
-// Session: the public API over layout, engine, optimizer and store (include/transload/transload.h).
+// TrainingSession: the public API over layout, engine, optimizer and store (include/transload/transload.h).
 //
 // Memory: one workspace for weights that must be copied to be in one piece, the rest of the arena for blocks. Weights
 // are pinned in place only while the blocks of one update still find room beside them (held_in_place), so that the
@@ -21,8 +21,8 @@
 #include "engine/engine.h"
 #include "optim/optimizer.h"
 #include "plan/planner.h"
-#include "trace/tracer.h"
 #include "train/checkpoint.h"
+#include "train/recording_access.h"
 #include "train/workspace_pool.h"
 #include "transload/transload.h"
 
@@ -31,46 +31,8 @@ namespace {
 
 /// Room for transfers on their way: one a link and direction beside the plan's.
 constexpr std::uint64_t kTransfers = 4;
-
-/// Engine with a tracer beside it.
-class RecordingAccess final : public BlockAccess {
- public:
-  explicit RecordingAccess(Engine& engine) : engine_(engine) {}
-  Pin pin(BlockId block, Tier tier, AccessKind kind) override {
-    Pin pin = engine_.pin(block, tier, kind);
-    if (recording_) ticks_.emplace_back(block, tracer_.access(block, tier, kind));
-    return pin;
-  }
-  void unpin(Pin pin, Stream& stream) override {
-    if (recording_) release(pin.block);
-    engine_.unpin(std::move(pin), stream);
-  }
-  std::byte* workspace(Tier tier, std::uint64_t bytes) override { return engine_.workspace(tier, bytes); }
-  void begin_backward() override { engine_.begin_backward(); }
-  bool dry() const override { return false; }
-
-  void record(std::uint64_t workspace_bytes) {
-    recording_ = true;
-    tracer_.workspace(Tier::host, workspace_bytes);
-  }
-  bool recording() const { return recording_; }
-  Trace take() {
-    recording_ = false;
-    return tracer_.take();
-  }
-
- private:
-  void release(BlockId block) {
-    const auto found = std::find_if(ticks_.begin(), ticks_.end(), [&](const auto& t) { return t.first == block; });
-    TRANSLOAD_CHECK(found != ticks_.end(), "block {} was not pinned in the recorded step", block.value);
-    tracer_.release(found->second);
-    ticks_.erase(found);
-  }
-  Engine& engine_;
-  Tracer tracer_;
-  bool recording_ = false;
-  std::vector<std::pair<BlockId, std::uint32_t>> ticks_;
-};
+/// The first step has no updates yet; the second is what all later ones look like.
+constexpr std::uint64_t kRecordedStep = 1;
 
 std::vector<ParamSpec> specs_of(const std::vector<Parameter>& parameters) {
   std::vector<ParamSpec> specs;
@@ -82,7 +44,7 @@ bool sums_uses(const std::vector<Parameter>& parameters) {
   return std::any_of(parameters.begin(), parameters.end(), [](const Parameter& p) { return !p.frozen && p.uses > 1; });
 }
 
-Layout make_layout(const std::vector<Parameter>& parameters, const SessionOptions& options) {
+Layout make_layout(const std::vector<Parameter>& parameters, const TrainingSessionOptions& options) {
   const Dtype dtype = options.precision == Precision::bf16 ? Dtype::bf16 : Dtype::f32;
   return Layout(specs_of(parameters), training_planes(dtype, dtype, dtype == Dtype::bf16 && sums_uses(parameters)),
                 options.chunk_size);
@@ -123,8 +85,8 @@ std::uint64_t default_workspace(const Layout& layout) {
 
 }  // namespace
 
-struct Session::Impl {
-  Impl(std::vector<Parameter> parameters_in, const SessionOptions& options_in, const Initializer& initializer);
+struct TrainingSession::Impl {
+  Impl(std::vector<Parameter> parameters_in, const TrainingSessionOptions& options_in, const Initializer& initializer);
   ~Impl();
 
   void check_budget() const;
@@ -141,7 +103,7 @@ struct Session::Impl {
   std::string metadata(const std::string& text) const;
 
   std::vector<Parameter> parameters;
-  SessionOptions options;
+  TrainingSessionOptions options;
   std::optional<tbb::global_control> thread_limit;
   Layout layout;
   std::uint64_t frame_bytes, workspace_bytes, update_room;
@@ -164,7 +126,7 @@ struct Session::Impl {
 
 /// What a living Weights keeps: a pinned block, or a piece of the workspace.
 struct Weights::Hold {
-  Session::Impl* session = nullptr;
+  TrainingSession::Impl* session = nullptr;
   Pin pin;
   std::uint64_t pinned_bytes = 0;
   std::byte* copy = nullptr;
@@ -177,8 +139,8 @@ struct Weights::Hold {
   }
 };
 
-Session::Impl::Impl(std::vector<Parameter> parameters_in, const SessionOptions& options_in,
-                    const Initializer& initializer)
+TrainingSession::Impl::Impl(std::vector<Parameter> parameters_in, const TrainingSessionOptions& options_in,
+                            const Initializer& initializer)
     : parameters(std::move(parameters_in)),
       options(options_in),
       layout(make_layout(parameters, options)),
@@ -193,7 +155,7 @@ Session::Impl::Impl(std::vector<Parameter> parameters_in, const SessionOptions& 
   open_store(initializer);
 }
 
-Session::Impl::~Impl() {
+TrainingSession::Impl::~Impl() {
   // The optimizer's pending updates are not applied: what was not committed is lost, by contract.
   optimizer.reset();
   access.reset();
@@ -201,7 +163,7 @@ Session::Impl::~Impl() {
   if (store != nullptr) store->close();
 }
 
-void Session::Impl::check_budget() const {
+void TrainingSession::Impl::check_budget() const {
   const std::uint64_t needed = round_up(workspace_bytes, frame_bytes) + update_room;
   if (options.host_memory < needed)
     throw BudgetError(
@@ -213,7 +175,7 @@ void Session::Impl::check_budget() const {
         needed, options.host_memory);
 }
 
-void Session::Impl::open_store(const Initializer& initializer) {
+void TrainingSession::Impl::open_store(const Initializer& initializer) {
   namespace fs = std::filesystem;
   const std::string folder = (fs::path(options.folder) / "store").string();
   const auto quiet = [](std::uint64_t, std::uint64_t) {};
@@ -226,7 +188,7 @@ void Session::Impl::open_store(const Initializer& initializer) {
   engine_options.host_bytes = options.host_memory;
   engine_options.frame_bytes = frame_bytes;
   engine = std::make_unique<Engine>(layout.blocks(), engine_options, store.get());
-  access = std::make_unique<RecordingAccess>(*engine);
+  access = std::make_unique<RecordingAccess>(*engine, 0);
   workspace = WorkspacePool(engine->workspace(Tier::host, workspace_bytes), workspace_bytes);
 
   std::vector<std::uint32_t> contributions;
@@ -240,7 +202,7 @@ void Session::Impl::open_store(const Initializer& initializer) {
     initialize(initializer);
 }
 
-void Session::Impl::adopt(const CheckpointMeta& meta) {
+void TrainingSession::Impl::adopt(const CheckpointMeta& meta) {
   if (meta.layout_json != layout.to_json())
     throw InputError(
         fmt::format("{} holds other parameters, another precision or another chunk size than this session "
@@ -252,7 +214,7 @@ void Session::Impl::adopt(const CheckpointMeta& meta) {
   note = nlohmann::json::parse(meta.hyper_json).value("note", "");
 }
 
-void Session::Impl::initialize(const Initializer& initializer) {
+void TrainingSession::Impl::initialize(const Initializer& initializer) {
   for (std::size_t c = 0; c < layout.chunks().size(); ++c) initialize_chunk(ChunkId(c), initializer);
   for (std::size_t b = 0; b < layout.blocks().size(); ++b) {
     const std::string& plane = layout.blocks()[b].plane;
@@ -260,7 +222,7 @@ void Session::Impl::initialize(const Initializer& initializer) {
   }
 }
 
-void Session::Impl::initialize_chunk(ChunkId chunk, const Initializer& initializer) {
+void TrainingSession::Impl::initialize_chunk(ChunkId chunk, const Initializer& initializer) {
   const BlockId weight_id = layout.block(chunk, layout.plane("weight"));
   const BlockId residue_id = layout.block(chunk, layout.plane("residue"));
   Pin weight = engine->pin(weight_id, Tier::host, AccessKind::write);
@@ -290,7 +252,7 @@ void Session::Impl::initialize_chunk(ChunkId chunk, const Initializer& initializ
   if (residue.held()) engine->unpin(std::move(residue), stream);
 }
 
-void Session::Impl::check_range(std::size_t parameter, std::uint64_t first, std::uint64_t count) const {
+void TrainingSession::Impl::check_range(std::size_t parameter, std::uint64_t first, std::uint64_t count) const {
   if (parameter >= parameters.size())
     throw InputError(fmt::format("There is no parameter {}: {} are declared.", parameter, parameters.size()));
   const std::uint64_t elements = layout.param(ParamId(parameter)).elements();
@@ -299,19 +261,19 @@ void Session::Impl::check_range(std::size_t parameter, std::uint64_t first, std:
                                  elements, first, first + count));
 }
 
-void Session::Impl::check_nothing_held() const {
+void TrainingSession::Impl::check_nothing_held() const {
   if (held > 0) throw InputError(fmt::format("{} Weights are still held; let go of them before step or commit.", held));
 }
 
 /// Pinning is harmless; a gradient that was begun would be lost.
-void Session::Impl::check_between_steps() const {
+void TrainingSession::Impl::check_between_steps() const {
   check_nothing_held();
   for (std::size_t p = 0; p < parameters.size(); ++p)
     if (rounds[p] > 0 || covered[p] > 0)
       throw InputError(fmt::format("{} has a gradient of a step under way; commit after step().", parameters[p].name));
 }
 
-void Session::Impl::check_step_complete() const {
+void TrainingSession::Impl::check_step_complete() const {
   check_nothing_held();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const Parameter& parameter = parameters[p];
@@ -321,17 +283,17 @@ void Session::Impl::check_step_complete() const {
   }
 }
 
-void Session::Impl::begin_step_if_needed() {
+void TrainingSession::Impl::begin_step_if_needed() {
   if (in_step) return;
   in_step = true;
-  if (planned)
-    engine->begin_step();
-  else if (steps_here == 1)
-    access->record(workspace_bytes);
+  if (planned) engine->begin_step();
+  if (planned || steps_here != kRecordedStep) return;
+  access->begin_step(true);
+  access->workspace(Tier::host, workspace_bytes);
 }
 
-void Session::Impl::plan_recorded_step() {
-  const Trace trace = access->take();
+void TrainingSession::Impl::plan_recorded_step() {
+  const Trace trace = access->take_trace();
   PlanInput input;
   input.trace = &trace;
   input.blocks = &layout.blocks();
@@ -343,7 +305,7 @@ void Session::Impl::plan_recorded_step() {
   planned = true;
 }
 
-std::string Session::Impl::metadata(const std::string& text) const {
+std::string TrainingSession::Impl::metadata(const std::string& text) const {
   CheckpointMeta meta;
   meta.step = meta.steps_seen = steps;
   meta.model_json = "{}";
@@ -354,19 +316,20 @@ std::string Session::Impl::metadata(const std::string& text) const {
   return to_json(meta);
 }
 
-Session::Session(std::vector<Parameter> parameters, const SessionOptions& options, const Initializer& initializer)
+TrainingSession::TrainingSession(std::vector<Parameter> parameters, const TrainingSessionOptions& options,
+                                 const Initializer& initializer)
     : impl_(std::make_unique<Impl>(std::move(parameters), options, initializer)) {}
-Session::~Session() = default;
+TrainingSession::~TrainingSession() = default;
 
-std::uint64_t Session::steps() const { return impl_->steps; }
-const std::string& Session::note() const { return impl_->note; }
+std::uint64_t TrainingSession::steps() const { return impl_->steps; }
+const std::string& TrainingSession::note() const { return impl_->note; }
 
-Weights Session::pin(std::size_t parameter) {
+Weights TrainingSession::pin(std::size_t parameter) {
   impl_->check_range(parameter, 0, 0);
   return pin(parameter, 0, impl_->layout.param(ParamId(parameter)).elements());
 }
 
-Weights Session::pin(std::size_t parameter, std::uint64_t first, std::uint64_t count) {
+Weights TrainingSession::pin(std::size_t parameter, std::uint64_t first, std::uint64_t count) {
   Impl& s = *impl_;
   s.check_range(parameter, first, count);
   s.begin_step_if_needed();
@@ -405,7 +368,8 @@ Weights Session::pin(std::size_t parameter, std::uint64_t first, std::uint64_t c
   return Weights(std::move(hold));
 }
 
-void Session::contribute(std::size_t parameter, std::uint64_t first, std::uint64_t count, const float* gradient) {
+void TrainingSession::contribute(std::size_t parameter, std::uint64_t first, std::uint64_t count,
+                                 const float* gradient) {
   Impl& s = *impl_;
   s.check_range(parameter, first, count);
   const Parameter& p = s.parameters[parameter];
@@ -422,7 +386,7 @@ void Session::contribute(std::size_t parameter, std::uint64_t first, std::uint64
   }
 }
 
-StepOutcome Session::step(const AdamW& hyper) {
+StepOutcome TrainingSession::step(const AdamW& hyper) {
   Impl& s = *impl_;
   s.check_step_complete();
   const Verdict verdict = s.optimizer->finish_backward();
@@ -438,7 +402,7 @@ StepOutcome Session::step(const AdamW& hyper) {
   }
   s.optimizer->step(verdict, hypers);
   if (s.planned) s.engine->end_step();
-  if (s.access->recording()) s.plan_recorded_step();
+  if (!s.planned && s.steps_here == kRecordedStep) s.plan_recorded_step();
   s.in_step = false;
   ++s.steps_here;
   if (verdict.finite) ++s.steps;
@@ -446,7 +410,7 @@ StepOutcome Session::step(const AdamW& hyper) {
   return {.applied = verdict.finite, .gradient_norm = verdict.norm};
 }
 
-void Session::commit(const std::string& note) {
+void TrainingSession::commit(const std::string& note) {
   Impl& s = *impl_;
   s.check_between_steps();
   s.optimizer->flush();
@@ -454,7 +418,7 @@ void Session::commit(const std::string& note) {
   s.note = note;
 }
 
-MemoryUse Session::memory_use() const {
+MemoryUse TrainingSession::memory_use() const {
   const EngineCounters counters = impl_->engine->counters();
   return {.host_budget = impl_->options.host_memory,
           .host_peak = counters.peak_bytes[static_cast<int>(Tier::host)],
