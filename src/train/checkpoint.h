@@ -23,6 +23,7 @@ struct CheckpointMeta {
   std::string model_json;  ///< to_hf_config
   Dtype dtype = Dtype::bf16, gradients = Dtype::bf16;
   std::string layout_json;                 ///< Layout::to_json
+  std::string model_identity;              ///< InitialWeights::identity
   std::string data_identity;               ///< TokenFile::identity
   std::string hyper_json;                  ///< learning rate, betas, …: what may change on resume, said
   std::vector<std::uint64_t> step_counts;  ///< by ParamId
@@ -44,8 +45,9 @@ std::vector<std::string> verify_run(const std::string& run, const Progress& prog
 std::string fingerprint_run(const std::string& run, const Progress& progress);
 
 struct ExportOptions {
-  bool master = false;     ///< fp32 master instead of the training dtype
-  bool optimizer = false;  ///< also optimizer.safetensors: NAME.exp_avg, NAME.exp_avg_sq, NAME.step
+  bool master = false;                        ///< fp32 master instead of the training dtype
+  bool optimizer = false;                     ///< also optimizer.safetensors: NAME.exp_avg, NAME.exp_avg_sq, NAME.step
+  std::uint64_t shard_bytes = 5'000'000'000;  ///< weights above this are sharded
 };
 /// config.json + model.safetensors (sharded with an index above 5 GB) in `folder` (created; refused when not empty).
 void export_run(const std::string& run, const std::string& folder, const ExportOptions& options,
