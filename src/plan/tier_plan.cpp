@@ -26,7 +26,7 @@ class Walk {
   Walk(const TierProblem& problem, const GapProblem& gaps, const std::vector<char>& keep)
       : problem_(problem), gaps_(gaps), keep_(keep) {}
 
-  /// on_drop(gap), on_write(block, position: due when it begins; n: the end), on_fetch(gap).
+  /// on_drop(gap), on_write(block, position: due when it begins), on_fetch(gap).
   template <class Drop, class Write, class Fetch>
   void run(Drop&& on_drop, Write&& on_write, Fetch&& on_fetch) const {
     std::size_t g = 0;
@@ -116,11 +116,6 @@ std::vector<char> best_choice(const TierProblem& problem, const GapProblem& gaps
   }
   best = traffic[winner];
   return std::move(choices[winner]);
-}
-
-/// The tick when position p begins; the end of the period is tick 0 of the next.
-std::uint32_t tick_at(const TierProblem& problem, std::uint32_t p) {
-  return p < problem.uses.size() ? problem.uses[p].tick : 0;
 }
 
 /// How many ticks ahead each fetch may go: in order of need each takes the room that is left before its use, after its
