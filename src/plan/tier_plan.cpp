@@ -190,7 +190,7 @@ TierPlan plan_tier(const TierProblem& problem, std::uint32_t ticks) {
             plan.drops.push_back({gap.block, problem.uses[gap.last_use].tick});
           },
           [&](std::uint32_t block, std::uint32_t position) {
-            plan.writes.push_back({block, tick_at(problem, position)});
+            plan.writes.push_back({block, problem.uses[position].tick});
           },
           [&](const Gap& gap) { fetched.push_back(&gap); });
   std::sort(fetched.begin(), fetched.end(), [](const Gap* a, const Gap* b) { return a->next_use < b->next_use; });
