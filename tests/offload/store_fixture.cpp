@@ -16,9 +16,15 @@
 
 namespace transload::testing {
 
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "transload-store-XXXXXX").string();
-  path_ = ::mkdtemp(pattern.data());
+TemporaryFolder::TemporaryFolder(bool quick) {
+  const std::string parent = std::filesystem::temp_directory_path().string();
+  for (const std::string& place : {std::string(quick ? "/dev/shm" : parent), parent}) {
+    std::string pattern = place + "/transload-store-XXXXXX";
+    if (::mkdtemp(pattern.data()) == nullptr) continue;
+    path_ = pattern;
+    return;
+  }
+  throw Error("no folder for temporary files");
 }
 TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(path_); }
 

@@ -21,7 +21,8 @@ namespace transload::testing {
 
 class TemporaryFolder {
  public:
-  TemporaryFolder();
+  /// `quick`: in memory (tmpfs) where that is possible, for tests that make a store hundreds of times.
+  explicit TemporaryFolder(bool quick = false);
   ~TemporaryFolder();
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
