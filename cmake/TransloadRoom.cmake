@@ -1,6 +1,6 @@
 # transload_options(target): warnings are errors, fixed floating-point rules, sanitizers.
 function(transload_options target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-unused-parameter -Werror -ffp-contract=off
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-unused-parameter -Wno-missing-field-initializers -Werror -ffp-contract=off
                                            -fno-math-errno -fno-trapping-math)
   if(TRANSLOAD_SANITIZE)
     string(REPLACE ";" "," list "${TRANSLOAD_SANITIZE}")

@@ -6,10 +6,12 @@
 //   p  = master · decay                          (decay = 1 − lr·weight_decay)
 //   p  = fma(−step_size, m / fma(sqrt(v), inverse_sqrt_correction2, epsilon), p)
 // with step_size = lr / (1 − beta1^t), inverse_sqrt_correction2 = 1 / √(1 − beta2^t), computed in double, rounded once.
+// Every NaN that is stored (weight, moments) is 0x7FC00000: which NaN an operation yields differs between processors.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 
@@ -37,7 +39,9 @@ struct AdamwRun {
 };
 /// n elements, any n, any alignment to the element; single-threaded (the pipeline cuts runs and runs them in TBB).
 void adamw(const AdamwRun& run, std::int64_t n, const AdamwCoefficients& c, float gradient_scale);
-/// The same on a named target ("AVX3", "AVX2", "SSE4", "scalar"…): for the tests of law 1. False: not supported here.
+/// Names of the targets that were compiled and that this processor has, best first ("AVX3", "AVX2", "SSE4", "SCALAR"…).
+std::vector<std::string> adamw_targets();
+/// The same on a named target: for the tests of law 1. False: not supported here, nothing done.
 bool adamw_on_target(const std::string& target, const AdamwRun& run, std::int64_t n, const AdamwCoefficients& c,
                      float gradient_scale);
 std::string target_in_use();

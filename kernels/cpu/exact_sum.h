@@ -11,7 +11,7 @@
 namespace transload::kernels {
 
 /// An exact sum of non-negative finite doubles, as carry-save limbs: add and merge commute. value() rounds once to
-/// nearest even. A non-finite addend sets poisoned().
+/// nearest even (infinity beyond the largest double). A non-finite addend sets poisoned(), and value() is then NaN.
 class ExactSum {
  public:
   void add(double v);
@@ -22,8 +22,9 @@ class ExactSum {
  private:
   void normalize();
   static constexpr int kLimbs = 70;  // 32 bits of weight each, 2^-1074 … 2^1024 and headroom
-  std::array<std::int64_t, kLimbs> limbs_{};
-  std::uint32_t adds_ = 0;
+  static constexpr std::uint32_t kMostAdds = 1u << 30;
+  std::array<std::int64_t, kLimbs> limbs_{};  ///< each at most (adds_ + 1) · (2^32 − 1): far from overflow
+  std::uint32_t adds_ = 0;                    ///< since the carries were last propagated; at most kMostAdds
   bool poisoned_ = false;
 };
 

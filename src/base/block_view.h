@@ -32,37 +32,33 @@ class BlockView {
   /// Calls fn(std::byte* data, uint64 offset, uint64 bytes) for each maximal contiguous run of [begin, end), ascending.
   template <class Fn>
   void for_each_run(std::uint64_t begin, std::uint64_t end, Fn&& fn) const {
-    if (begin >= end) return;
-    if (table_ == nullptr) {
-      fn(data_ + begin, begin, end - begin);
-      return;
+    while (begin < end) {
+      const Run run = run_at(begin, end);
+      fn(run.data, begin, run.bytes);
+      begin += run.bytes;
     }
+  }
+
+  struct Run {
+    std::byte* data = nullptr;
+    std::uint64_t bytes = 0;
+  };
+  /// The contiguous run that starts at `begin`, cut at `end` (begin < end ≤ bytes()).
+  Run run_at(std::uint64_t begin, std::uint64_t end) const {
+    if (table_ == nullptr) return {data_ + begin, end - begin};
     const std::uint64_t size = table_->frame_bytes;
     std::uint32_t f = first_;
     for (std::uint64_t skip = begin / size; skip > 0; --skip) f = table_->next[f];
-    while (begin < end) {
-      std::byte* data = table_->frame(f) + begin % size;
-      std::uint64_t run = size - begin % size;
-      while (begin + run < end && table_->next[f] == f + 1) {
-        ++f;
-        run += size;
-      }
-      run = std::min(run, end - begin);
-      fn(data, begin, run);
-      begin += run;
-      if (begin < end) f = table_->next[f];
-    }
+    Run run{table_->frame(f) + begin % size, size - begin % size};
+    for (; begin + run.bytes < end && table_->next[f] == f + 1; ++f) run.bytes += size;
+    run.bytes = std::min(run.bytes, end - begin);
+    return run;
   }
 
   /// The address of [begin, end) where it lies in one run, else nullptr.
   std::byte* contiguous(std::uint64_t begin, std::uint64_t end) const {
-    std::byte* found = nullptr;
-    int runs = 0;
-    for_each_run(begin, end, [&](std::byte* data, std::uint64_t, std::uint64_t) {
-      found = data;
-      ++runs;
-    });
-    return runs == 1 ? found : nullptr;
+    const Run run = run_at(begin, end);
+    return run.bytes == end - begin ? run.data : nullptr;
   }
 
   void copy_out(void* to, std::uint64_t begin, std::uint64_t end) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,10 @@ struct ModelConfig {
   std::string activation = "silu";  ///< silu | gelu_new | gelu_pytorch_tanh | gelu
   RopeConfig rope;
   std::vector<std::string> notes;  ///< said at start: "dropout 0.1 in the config is taken as 0"
+  /// Keys without a meaning for training that an export hands on (bos_token_id, …), as JSON text.
+  std::map<std::string, std::string> carried;
 
-  bool operator==(const ModelConfig& other) const;  ///< identity for resume: all but notes
+  bool operator==(const ModelConfig& other) const;  ///< identity for resume: all but notes and carried
 };
 
 /// InputError: names file and key of what is missing, contradictory or not supported.

@@ -10,16 +10,21 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "train/input_file.h"
 
 namespace transload {
 
 struct TensorInfo {
   std::string name;
-  Dtype dtype = Dtype::f32;  ///< F32, BF16, F16 (others are refused when read)
+  Dtype dtype = Dtype::f32;  ///< where `stored_as` is F32, BF16 or F16; others are refused when read
+  std::string stored_as;     ///< the header's word: "F32", "I64", …
   std::vector<std::uint64_t> shape;
   std::string file;
   std::uint64_t file_begin = 0, file_end = 0;  ///< bytes, absolute
 };
+
+/// "F32", "BF16", …
+const char* safetensors_name(Dtype dtype);
 
 /// A model's weights: one file or a sharded set by its index.
 class SafetensorsReader {
@@ -33,7 +38,9 @@ class SafetensorsReader {
   void read(const TensorInfo& tensor, std::uint64_t begin, std::uint64_t count, float* to) const;
 
  private:
+  void add_file(const std::string& path);
   std::map<std::string, TensorInfo> tensors_;
+  std::map<std::string, std::shared_ptr<const InputFile>> files_;  // by path
 };
 
 /// Writes one file: first all names, dtypes, shapes; then data in that order, in any pieces.

@@ -1,0 +1,138 @@
+// The engine's state. Everything here is guarded by one mutex; nothing blocks while holding it.
+//
+// A copy (block × device or host) is one of
+//   none      first == kNoFrame
+//   arriving  frames taken, a transfer writes them; readers may pin it and wait for its event
+//   present   the bytes are there
+// and it is valid iff its version is the block's. The stored copy is valid iff stored_version is the block's version;
+// a valid stored copy without a slot is zeros. Content that is alive has at least one valid copy at every instant.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/schedule.h"
+#include "offload/arena.h"
+#include "offload/frames.h"
+
+namespace transload {
+
+struct Copy {
+  std::uint64_t version = 0;
+  std::uint32_t first = kNoFrame;
+  std::uint32_t readers = 0;  ///< read pins and transfers that read these bytes
+  bool writer = false;        ///< pinned by write, update or consume
+  bool arriving = false;
+  bool leaving = false;     ///< being written down; leaves when done unless somebody pins it
+  bool drop = false;        ///< the plan wants it gone; a pin clears this
+  bool prefetched = false;  ///< fetched ahead and not pinned since
+  std::uint64_t last_use = 0;
+  std::atomic<std::uint32_t> arrivals{0};
+
+  bool idle() const { return first != kNoFrame && readers == 0 && !writer && !arriving; }
+};
+
+struct Block {
+  BlockSpec spec;
+  std::uint32_t frames = 0;
+  std::uint64_t version = 0;
+  bool alive = false;
+  SlotId slot;
+  std::uint64_t stored_version = 0;
+  std::uint64_t checksum = 0;
+  Copy copy[2];  ///< device, host
+
+  bool stored() const { return alive && stored_version == version; }
+};
+
+struct Engine::Impl {
+  struct Transfer;
+  struct Held;
+  struct ReleaseTask;
+  class Demand;
+
+  Impl(std::vector<BlockSpec> specs, const EngineOptions& options_in, Store* store_in);
+  ~Impl();
+
+  // pins.cpp
+  Pin pin(BlockId id, Tier tier, AccessKind kind);
+  void unpin(const Pin& pin, Stream& stream);
+  void acquire(std::unique_lock<std::mutex>& lock, BlockId id, Tier tier, AccessKind kind);
+  void release(const Held& held, bool queued) noexcept;
+  bool conflicts(const Block& b, Tier tier, AccessKind kind) const;
+  void begin_version(Block& b, Tier tier);
+  void kill(Block& b);
+  void count_pin(const Copy& copy, bool is_valid);
+  std::byte* workspace(Tier tier, std::uint64_t bytes);
+  void clear_workspace_room(std::unique_lock<std::mutex>& lock, Tier tier);
+
+  // engine.cpp
+  void write_all(std::unique_lock<std::mutex>& lock);
+  bool write_one(BlockId id);
+
+  // room.cpp
+  bool valid(const Block& b, Tier tier) const;
+  bool take_frames(BlockId id, Tier tier);
+  void release_frames(Block& b, Tier tier);
+  bool make_room(Tier tier, std::uint32_t frames, BlockId protect);
+  BlockId choose_victim(Tier tier, BlockId protect) const;
+  bool evict(BlockId id, Tier tier);
+  bool has_other_copy(const Block& b, Tier tier) const;
+  void try_drop(BlockId id, Tier tier);
+  void note_peak(Tier tier);
+  /// What waiting can change; unchanged after an attempt means: wait.
+  std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, int> room_state(Tier tier) const;
+  void wait(std::unique_lock<std::mutex>& lock, Tier tier, std::uint32_t frames, const char* why);
+
+  // transfers.cpp
+  bool try_fetch(BlockId id, Tier tier, bool ahead);
+  bool start_read(BlockId id, bool ahead);
+  bool start_write(BlockId id);
+  bool start_copy(BlockId id, Tier from, bool ahead);
+  Transfer* take_transfer(BlockId id, Link link);
+  void finished(Transfer& transfer, const IoResult& result) noexcept;
+  void fail(std::exception_ptr error);
+  void rethrow() const;
+
+  // pump.cpp
+  void pump();
+  void pump_drops();
+  void pump_fetches(Tier tier);
+  void run_drops(std::uint32_t tick);
+
+  Block& at(BlockId id) { return blocks[id.value]; }
+  const Block& at(BlockId id) const { return blocks[id.value]; }
+  static int index(Tier t) { return static_cast<int>(t); }
+  Copy& copy(BlockId id, Tier t) { return blocks[id.value].copy[index(t)]; }
+  Frames& frames(Tier t) const { return *frames_of[index(t)]; }
+
+  const EngineOptions options;
+  Store* const store;
+  std::vector<Block> blocks;
+  std::unique_ptr<Arena> arena[2];
+  std::unique_ptr<Frames> frames_of[2];
+  std::uint32_t leaving_frames[2] = {0, 0};  ///< will be free when their transfers end
+  std::vector<std::unique_ptr<Transfer>> transfers;
+  std::vector<Transfer*> idle_transfers;
+  int in_flight[kLinks] = {};
+  int transfers_in_flight = 0;
+  std::uint32_t queued_releases = 0;  ///< unpins waiting in streams
+  int demand = 0;                     ///< the issuing thread waits for room: prefetches yield
+  bool paused = false;                ///< during a commit nothing starts by itself
+  Schedule schedule;
+  std::vector<std::pair<BlockId, Tier>> pending_drops;
+  std::uint64_t clock = 0;
+  EngineCounters counters;
+  std::exception_ptr error;
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  std::unique_ptr<QueueStream> copy_streams[2];  ///< host→device, device→host; last: they end first
+};
+
+}  // namespace transload

@@ -1,0 +1,55 @@
+// The plan's hints: what leaves after an access, what is fetched ahead. All of it is optional (law 2).
+#include "base/check.h"
+#include "engine/engine_impl.h"
+
+namespace transload {
+
+namespace {
+constexpr int kFetchesInFlight = 8;  ///< a link
+}
+
+void Engine::Impl::run_drops(std::uint32_t tick) {
+  for (const Schedule::Drop& d : schedule.drops_after(tick)) {
+    copy(d.block, d.tier).drop = true;
+    try_drop(d.block, d.tier);
+  }
+}
+
+void Engine::Impl::pump() {
+  if (error || paused || options.lru || !schedule.active()) return;
+  pump_drops();
+  if (demand > 0) return;
+  pump_fetches(Tier::host);
+  if (frames_of[index(Tier::device)]) pump_fetches(Tier::device);
+}
+
+void Engine::Impl::pump_drops() {
+  for (std::size_t n = pending_drops.size(); n > 0; --n) {
+    const auto [id, tier] = pending_drops.front();
+    pending_drops.erase(pending_drops.begin());
+    try_drop(id, tier);
+  }
+}
+
+void Engine::Impl::pump_fetches(Tier tier) {
+  Schedule::Fetch fetch;
+  while (schedule.peek_fetch(tier, fetch)) {
+    Block& b = at(fetch.block);
+    if (!b.alive || fetch.not_before > schedule.now()) return;
+    const Copy& c = b.copy[index(tier)];
+    if (c.drop || c.leaving) return;  // on its way out, and wanted again later
+    if (valid(b, tier)) {
+      schedule.pop_fetch(tier);
+      continue;
+    }
+    if (c.writer || c.readers > 0 || b.copy[1 - index(tier)].writer) return;
+    if (tier == Tier::device && !valid(b, Tier::host)) return;  // the host's own fetch brings it first
+    const Link link = tier == Tier::device ? Link::host_to_device : Link::nvme_read;
+    if (in_flight[static_cast<int>(link)] >= kFetchesInFlight) return;
+    if (frames(tier).free_count() < b.frames + fetch.reserved_frames) return;
+    if (!try_fetch(fetch.block, tier, true)) return;
+    schedule.pop_fetch(tier);
+  }
+}
+
+}  // namespace transload

@@ -1,0 +1,183 @@
+#include "engine/schedule.h"
+
+#include <algorithm>
+
+#include "base/size.h"
+
+namespace transload {
+
+void Schedule::set(const Trace& trace, const Plan& plan, const std::vector<BlockSpec>& blocks,
+                   std::uint64_t frame_bytes) {
+  accesses_ = trace.accesses;
+  index_uses(blocks.size());
+  index_drops(plan);
+  index_fetches(plan);
+  index_writes(plan, blocks, frame_bytes);
+  in_step_ = false;
+  tick_ = 0;
+  for (int t = 0; t < 2; ++t) {
+    cursor_[t] = 0;
+    cursor_step_[t] = step_;
+  }
+}
+
+void Schedule::clear() {
+  accesses_.clear();
+  in_step_ = false;
+  tick_ = 0;
+}
+
+void Schedule::index_uses(std::size_t blocks) {
+  push_.assign(accesses_.size(), false);
+  for (auto& uses : uses_) uses.assign(blocks, {});
+  std::vector<std::uint32_t> last_device(blocks, kNoTick);
+  // Twice around, so that an access at the step's end sees the next step's first.
+  for (std::uint32_t i = 0; i < 2 * accesses_.size(); ++i) {
+    const auto tick = static_cast<std::uint32_t>(i % accesses_.size());
+    const Access& a = accesses_[tick];
+    std::uint32_t& last = last_device[a.block.value];
+    if (a.tier == Tier::device) {
+      last = tick;
+    } else if (last != kNoTick && a.kind != AccessKind::write) {
+      push_[last] = makes_version(accesses_[last].kind);
+      last = kNoTick;
+    }
+    if (i >= accesses_.size()) continue;
+    if (a.tier == Tier::device) uses_[0][a.block.value].push_back(tick);
+    uses_[1][a.block.value].push_back(tick);
+  }
+}
+
+void Schedule::index_drops(const Plan& plan) {
+  drops_.clear();
+  drops_begin_.assign(accesses_.size() + 1, 0);
+  for (const auto& drops : plan.drops)
+    for (const Plan::Drop& d : drops) ++drops_begin_[d.after_tick % accesses_.size() + 1];
+  for (std::size_t t = 0; t < accesses_.size(); ++t) drops_begin_[t + 1] += drops_begin_[t];
+  drops_.resize(drops_begin_.back());
+  std::vector<std::uint32_t> at(drops_begin_.begin(), drops_begin_.end() - 1);
+  for (int tier = 0; tier < 2; ++tier)
+    for (const Plan::Drop& d : plan.drops[tier])
+      drops_[at[d.after_tick % accesses_.size()]++] = {d.block, static_cast<Tier>(tier)};
+}
+
+void Schedule::index_fetches(const Plan& plan) {
+  const auto n = static_cast<std::int64_t>(accesses_.size());
+  for (int tier = 0; tier < 2; ++tier) {
+    std::vector<std::vector<std::uint32_t>> drops(uses_[0].size());
+    for (const Plan::Drop& d : plan.drops[tier])
+      drops[d.block.value].push_back(static_cast<std::uint32_t>(d.after_tick % n));
+    for (auto& list : drops) std::sort(list.begin(), list.end());
+    fetches_[tier].clear();
+    for (const Plan::Fetch& f : plan.fetches[tier]) {
+      Planned planned{f.block, f.need_tick, INT64_MIN};
+      for (const std::int64_t shift : {-n, std::int64_t{0}, n})
+        for (const std::uint32_t d : drops[f.block.value])
+          if (d + shift < static_cast<std::int64_t>(f.need_tick)) planned.not_before = d + shift;
+      fetches_[tier].push_back(planned);
+    }
+    std::stable_sort(fetches_[tier].begin(), fetches_[tier].end(),
+                     [](const Planned& a, const Planned& b) { return a.need < b.need; });
+  }
+}
+
+void Schedule::index_writes(const Plan& plan, const std::vector<BlockSpec>& blocks, std::uint64_t frame_bytes) {
+  std::vector<bool> made_on_device(blocks.size(), false);
+  std::vector<std::uint64_t> frames[2];
+  for (auto& f : frames) f.assign(accesses_.size(), 0);
+  for (std::size_t t = 0; t < accesses_.size(); ++t) {
+    const Access& a = accesses_[t];
+    if (a.kind == AccessKind::write)
+      frames[static_cast<int>(a.tier)][t] += ceil_div(blocks[a.block.value].bytes, frame_bytes);
+    if (a.tier == Tier::device && makes_version(a.kind)) made_on_device[a.block.value] = true;
+  }
+  // What the device writes down takes room in the host tier too.
+  for (const Plan::Drop& d : plan.drops[0])
+    if (made_on_device[d.block.value])
+      frames[1][d.after_tick % accesses_.size()] += ceil_div(blocks[d.block.value].bytes, frame_bytes);
+  for (int tier = 0; tier < 2; ++tier) {
+    writes_[tier].assign(accesses_.size() + 1, 0);
+    for (std::size_t t = 0; t < accesses_.size(); ++t) writes_[tier][t + 1] = writes_[tier][t] + frames[tier][t];
+  }
+}
+
+void Schedule::begin_step() {
+  in_step_ = active();
+  tick_ = 0;
+}
+
+void Schedule::end_step() {
+  if (!in_step_) return;
+  in_step_ = false;
+  ++step_;
+  tick_ = 0;
+}
+
+Schedule::Match Schedule::advance(BlockId block, Tier tier, AccessKind kind) {
+  Match match;
+  const auto same = [&](const Access& a) { return a.block == block && a.tier == tier && a.kind == kind; };
+  const auto begin = accesses_.begin() + tick_;
+  const auto found = std::find_if(begin, accesses_.end(), same);
+  if (found != begin || found == accesses_.end()) ++deviations_;
+  if (found == accesses_.end()) return match;
+  match.skipped_from = tick_;
+  match.tick = match.skipped_to = static_cast<std::uint32_t>(found - accesses_.begin());
+  tick_ = match.tick + 1;
+  return match;
+}
+
+std::span<const Schedule::Drop> Schedule::drops_after(std::uint32_t tick) const {
+  return {drops_.data() + drops_begin_[tick], drops_.data() + drops_begin_[tick + 1]};
+}
+
+std::uint64_t Schedule::next_use(BlockId block, Tier tier) const {
+  const auto& uses = uses_[static_cast<int>(tier)][block.value];
+  if (uses.empty()) return UINT64_MAX;
+  const auto found = std::lower_bound(uses.begin(), uses.end(), tick_);
+  if (found != uses.end()) return step_ * accesses_.size() + *found;
+  return (step_ + 1) * accesses_.size() + uses.front();
+}
+
+std::uint64_t Schedule::writes_until(Tier tier, std::uint64_t time) const {
+  const auto& sums = writes_[static_cast<int>(tier)];
+  const std::uint64_t n = accesses_.size();
+  return time / n * sums.back() + sums[time % n];
+}
+
+bool Schedule::peek_fetch(Tier tier, Fetch& fetch) {
+  const int t = static_cast<int>(tier);
+  const auto& list = fetches_[t];
+  if (!active() || list.empty()) return false;
+  const std::uint64_t n = accesses_.size();
+  for (;;) {
+    const Planned& planned = list[cursor_[t]];
+    const std::uint64_t base = cursor_step_[t] * n;
+    fetch.block = planned.block;
+    fetch.need = base + planned.need;
+    if (fetch.need < now()) {
+      pop_fetch(tier);
+      continue;
+    }
+    if (fetch.need - now() > n) return false;
+    const std::int64_t not_before =
+        planned.not_before == INT64_MIN ? -1 : static_cast<std::int64_t>(base) + planned.not_before;
+    fetch.not_before = not_before < 0 ? 0 : static_cast<std::uint64_t>(not_before) + 1;
+    fetch.reserved_frames = writes_until(tier, fetch.need) - writes_until(tier, now());
+    return true;
+  }
+}
+
+void Schedule::pop_fetch(Tier tier) {
+  const int t = static_cast<int>(tier);
+  if (++cursor_[t] < fetches_[t].size()) return;
+  cursor_[t] = 0;
+  ++cursor_step_[t];
+}
+
+void Schedule::rewind(Tier tier) {
+  const int t = static_cast<int>(tier);
+  cursor_[t] = 0;
+  cursor_step_[t] = step_ == 0 ? 0 : step_ - 1;  // needs may lie in the step after their own
+}
+
+}  // namespace transload

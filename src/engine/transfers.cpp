@@ -1,0 +1,170 @@
+// Moving bytes: NVMe reads and writes through the store, copies between device and host on their streams.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "engine/transfer.h"
+
+namespace transload {
+
+namespace {
+
+void copy_views(const BlockView& from, const BlockView& to) {
+  from.for_each_run(0, from.bytes(), [&](std::byte* data, std::uint64_t offset, std::uint64_t n) {
+    to.copy_in(data, offset, offset + n);
+  });
+}
+
+}  // namespace
+
+Engine::Impl::Transfer* Engine::Impl::take_transfer(BlockId id, Link link) {
+  if (idle_transfers.empty() || paused) return nullptr;
+  Transfer* t = idle_transfers.back();
+  idle_transfers.pop_back();
+  t->block = id;
+  t->link = link;
+  t->version = at(id).version;
+  ++in_flight[static_cast<int>(link)];
+  ++transfers_in_flight;
+  return t;
+}
+
+bool Engine::Impl::try_fetch(BlockId id, Tier tier, bool ahead) {
+  Block& b = at(id);
+  TRANSLOAD_CHECK(b.alive, "{} has no content to fetch", b.spec.name);
+  if (tier == Tier::device) {
+    if (valid(b, Tier::host)) return start_copy(id, Tier::host, ahead);
+    try_fetch(id, Tier::host, ahead);
+    return false;
+  }
+  if (valid(b, Tier::host)) return false;  // on its way
+  if (valid(b, Tier::device)) return start_copy(id, Tier::device, ahead);
+  return start_read(id, ahead);
+}
+
+bool Engine::Impl::start_read(BlockId id, bool ahead) {
+  Block& b = at(id);
+  TRANSLOAD_CHECK(b.stored(), "{}: version {} is nowhere (stored: {})", b.spec.name, b.version, b.stored_version);
+  Copy& c = b.copy[index(Tier::host)];
+  if (!b.slot.valid()) {  // zeros need no transfer
+    if (!take_frames(id, Tier::host)) return false;
+    BlockView(&frames(Tier::host).table(), c.first, b.spec.bytes).zero(0, b.spec.bytes);
+    c.prefetched = ahead;
+    return true;
+  }
+  if (idle_transfers.empty() || paused || !take_frames(id, Tier::host)) return false;
+  Transfer* t = take_transfer(id, Link::nvme_read);
+  c.arriving = true;
+  c.prefetched = ahead;
+  t->set_slices(BlockView(&frames(Tier::host).table(), c.first, b.spec.bytes));
+  store->submit_read(b.slot, t->slices, b.checksum, b.spec.name.c_str(), t);
+  return true;
+}
+
+bool Engine::Impl::start_write(BlockId id) {
+  Block& b = at(id);
+  if (store == nullptr || idle_transfers.empty() || paused) return false;
+  const SlotId slot = store->allocate(b.spec.bytes);
+  if (!slot.valid()) return false;
+  Transfer* t = take_transfer(id, Link::nvme_write);
+  Copy& c = b.copy[index(Tier::host)];
+  ++c.readers;
+  t->slot = slot;
+  t->set_slices(BlockView(&frames(Tier::host).table(), c.first, b.spec.bytes));
+  store->submit_write(slot, t->slices, b.spec.name.c_str(), t);
+  return true;
+}
+
+bool Engine::Impl::start_copy(BlockId id, Tier from, bool ahead) {
+  Block& b = at(id);
+  const Tier to = from == Tier::host ? Tier::device : Tier::host;
+  Copy& source = b.copy[index(from)];
+  if (source.writer || idle_transfers.empty() || paused || !take_frames(id, to)) return false;
+  Copy& target = b.copy[index(to)];
+  Transfer* t = take_transfer(id, from == Tier::host ? Link::host_to_device : Link::device_to_host);
+  ++source.readers;
+  target.arriving = true;
+  target.prefetched = ahead;
+  t->from = BlockView(&frames(from).table(), source.first, b.spec.bytes);
+  t->to = BlockView(&frames(to).table(), target.first, b.spec.bytes);
+  t->source_ready = source.arriving ? Event{&source.arrivals, source.arrivals.load() + 1} : Event{};
+  copy_streams[from == Tier::host ? 0 : 1]->launch([this, t] {
+    t->source_ready.wait();
+    const auto start = std::chrono::steady_clock::now();
+    IoResult result;
+    copy_views(t->from, t->to);
+    if (options.link_rate > 0)
+      std::this_thread::sleep_until(start + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                                std::chrono::duration<double>(t->from.bytes() / options.link_rate)));
+    result.busy_ns =
+        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+    finished(*t, result);
+  });
+  return true;
+}
+
+void Engine::Impl::finished(Transfer& t, const IoResult& result) noexcept {
+  std::lock_guard lock(mutex);
+  Block& b = at(t.block);
+  LinkCounters& link = counters.link[static_cast<int>(t.link)];
+  link.bytes += b.spec.bytes;
+  link.busy_ns += result.busy_ns;
+  ++link.transfers;
+  --in_flight[static_cast<int>(t.link)];
+  --transfers_in_flight;
+  if (result.error) fail(result.error);
+  const auto arrived = [&](Tier tier) {
+    Copy& c = b.copy[index(tier)];
+    c.arriving = false;
+    c.arrivals.fetch_add(1, std::memory_order_release);
+    c.arrivals.notify_all();
+  };
+  const auto source_done = [&](Tier tier) {
+    Copy& c = b.copy[index(tier)];
+    --c.readers;
+    if (c.leaving) {
+      c.leaving = false;
+      leaving_frames[index(tier)] -= b.frames;
+      if (!c.idle()) c.drop = false;  // somebody uses it again
+    }
+    if (c.drop && !error) try_drop(t.block, tier);
+  };
+  switch (t.link) {
+    case Link::nvme_read:
+      arrived(Tier::host);
+      break;
+    case Link::nvme_write:
+      if (!result.error) {
+        if (b.slot.valid()) store->free(b.slot);
+        b.slot = t.slot;
+        b.stored_version = t.version;
+        b.checksum = result.checksum;
+      }
+      source_done(Tier::host);
+      break;
+    case Link::host_to_device:
+      arrived(Tier::device);
+      source_done(Tier::host);
+      break;
+    case Link::device_to_host:
+      arrived(Tier::host);
+      source_done(Tier::device);
+      break;
+  }
+  idle_transfers.push_back(&t);
+  pump();
+  changed.notify_all();
+}
+
+void Engine::Impl::fail(std::exception_ptr first) {
+  if (!error) error = first;
+}
+
+void Engine::Impl::rethrow() const {
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace transload

@@ -1,0 +1,319 @@
+#include "optim/optimizer.h"
+
+#include <tbb/parallel_for.h>
+#include <tbb/parallel_reduce.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "optim/gradient_kernels.h"
+
+namespace transload {
+
+namespace {
+
+/// Elements one task updates; planes are walked run by run inside it.
+constexpr std::uint64_t kGrain = 16 * kTile;
+
+struct Planes {
+  int weight, residue, moment1, moment2, gradient, partial;
+};
+
+Planes planes_of(const Layout& layout) {
+  return {layout.plane("weight"),  layout.plane("residue"),  layout.plane("moment1"),
+          layout.plane("moment2"), layout.plane("gradient"), layout.plane("partial")};
+}
+
+/// Where a chunk is in the step.
+struct ChunkState {
+  std::uint64_t trainable = 0;       ///< elements that receive a gradient
+  std::uint64_t final_elements = 0;  ///< of them final in this step
+  bool gradient_started = false;     ///< the gradient block has a version of this step
+  bool partial_started = false;
+  bool update_pending = false;
+  kernels::ExactSum squares;  ///< written on the compute stream, read behind the verdict
+};
+
+struct ParamState {
+  std::uint32_t contributions = 0;
+  std::uint32_t round = 0;    ///< contributions complete in this step
+  std::uint64_t covered = 0;  ///< elements of the contribution under way
+  bool present = false;       ///< in the pending update
+  kernels::AdamwCoefficients coefficients{};
+};
+
+}  // namespace
+
+struct Optimizer::Impl {
+  Impl(const Layout& layout_in, BlockAccess& blocks_in, Stream& compute_in, Stream& host_in, Options options_in)
+      : layout(layout_in),
+        blocks(blocks_in),
+        compute(compute_in),
+        host(host_in),
+        options(options_in),
+        planes(planes_of(layout_in)) {}
+
+  void contribute_piece(const Piece& piece, std::uint64_t from, std::uint64_t count, const float* values);
+  void apply(ChunkId chunk);
+  void update_range(const Chunk& chunk, const BlockView (&views)[5], std::uint64_t begin, std::uint64_t end) const;
+  void sum_squares(ChunkId chunk, const BlockView& gradient);
+  BlockId block(ChunkId c, int plane) const { return layout.block(c, plane); }
+  bool gradient_is_bf16() const { return layout.planes()[planes.gradient].dtype == Dtype::bf16; }
+
+  const Layout& layout;
+  BlockAccess& blocks;
+  Stream& compute;
+  Stream& host;
+  Options options;
+  Planes planes;
+  std::vector<ChunkState> chunks;
+  std::vector<ParamState> params;
+  std::vector<std::uint64_t> step_counts;
+  float gradient_scale = 1;
+};
+
+Optimizer::Optimizer(const Layout& layout, BlockAccess& blocks, Stream& compute, Stream& host, Options options,
+                     std::vector<std::uint32_t> contributions)
+    : impl_(std::make_unique<Impl>(layout, blocks, compute, host, options)) {
+  TRANSLOAD_CHECK(contributions.size() == layout.params().size(), "{} contributions, {} parameters",
+                  contributions.size(), layout.params().size());
+  impl_->params.resize(contributions.size());
+  impl_->step_counts.resize(contributions.size());
+  for (std::size_t p = 0; p < contributions.size(); ++p) {
+    TRANSLOAD_CHECK(!layout.params()[p].frozen || contributions[p] == 0, "frozen {} has {} contributions",
+                    layout.params()[p].name, contributions[p]);
+    impl_->params[p].contributions = contributions[p];
+    TRANSLOAD_CHECK(contributions[p] <= 1 || !impl_->gradient_is_bf16() || impl_->planes.partial >= 0,
+                    "{} sums {} contributions but the layout has no partial plane", layout.params()[p].name,
+                    contributions[p]);
+  }
+  impl_->chunks.resize(layout.chunks().size());
+  for (std::size_t c = 0; c < impl_->chunks.size(); ++c)
+    for (const Piece& piece : layout.chunks()[c].pieces)
+      if (contributions[piece.param.value] > 0) impl_->chunks[c].trainable += piece.count;
+}
+
+Optimizer::~Optimizer() = default;
+
+Pin Optimizer::use_weights(ChunkId chunk) {
+  impl_->apply(chunk);
+  return impl_->blocks.pin(impl_->block(chunk, impl_->planes.weight), impl_->options.compute_tier, AccessKind::read);
+}
+
+void Optimizer::contribute(ParamId p, std::uint64_t begin, std::uint64_t count, const float* values) {
+  ParamState& param = impl_->params[p.value];
+  TRANSLOAD_CHECK(param.round < param.contributions, "{}: contribution {} of {}", impl_->layout.param(p).name,
+                  param.round + 1, param.contributions);
+  for (const Piece& piece : impl_->layout.pieces(p)) {
+    const std::uint64_t from = std::max(begin, piece.param_begin);
+    const std::uint64_t to = std::min(begin + count, piece.param_begin + piece.count);
+    if (from >= to) continue;
+    impl_->contribute_piece(piece, from, to - from, impl_->blocks.dry() ? nullptr : values + (from - begin));
+  }
+  param.covered += count;
+  const std::uint64_t elements = impl_->layout.param(p).elements();
+  TRANSLOAD_CHECK(param.covered <= elements, "{}: {} elements of {}", impl_->layout.param(p).name, param.covered,
+                  elements);
+  if (param.covered == elements) {
+    param.covered = 0;
+    ++param.round;
+  }
+}
+
+void Optimizer::Impl::contribute_piece(const Piece& piece, std::uint64_t from, std::uint64_t count,
+                                       const float* values) {
+  ChunkState& chunk = chunks[piece.chunk.value];
+  const ParamState& param = params[piece.param.value];
+  const bool first = param.round == 0;
+  const bool last = param.round + 1 == param.contributions;
+  const bool through_partial = gradient_is_bf16() && param.contributions > 1;
+  const std::uint64_t at = piece.chunk_begin + (from - piece.param_begin);
+  const std::uint64_t final_now = chunk.final_elements + (last ? count : 0);
+  const bool complete = last && final_now == chunk.trainable;
+  apply(piece.chunk);  // the gradient of the step before must be used before this one is written
+
+  Pin partial;
+  const bool zero_partial = through_partial && !chunk.partial_started;
+  if (through_partial) {
+    const AccessKind kind = zero_partial ? AccessKind::write : complete ? AccessKind::consume : AccessKind::update;
+    partial = blocks.pin(block(piece.chunk, planes.partial), options.compute_tier, kind);
+    chunk.partial_started = true;
+    compute.wait(partial.ready);
+  }
+  if (through_partial && !last) {
+    compute.launch([view = partial.view, zero_partial, first, at, count, values] {
+      if (zero_partial) view.zero(0, view.bytes());
+      store_or_add(view, at, count, values, !first);
+    });
+  } else {
+    const bool zero_gradient = !chunk.gradient_started;
+    Pin gradient = blocks.pin(block(piece.chunk, planes.gradient), options.compute_tier,
+                              zero_gradient ? AccessKind::write : AccessKind::update);
+    chunk.gradient_started = true;
+    compute.wait(gradient.ready);
+    compute.launch([this, id = piece.chunk, view = gradient.view, sums = partial.view, through_partial, zero_gradient,
+                    first, complete, at, count, values] {
+      if (zero_gradient) view.zero(0, view.bytes());
+      if (through_partial) {
+        round_sum(sums, view, at, count, values);
+      } else if (gradient_is_bf16()) {
+        round_values(view, at, count, values);
+      } else {
+        store_or_add(view, at, count, values, !first);
+      }
+      if (complete) sum_squares(id, view);
+    });
+    blocks.unpin(std::move(gradient), compute);
+  }
+  if (partial.held()) blocks.unpin(std::move(partial), compute);
+  chunk.final_elements = final_now;
+}
+
+void Optimizer::Impl::sum_squares(ChunkId id, const BlockView& gradient) {
+  const std::uint64_t size = gradient_is_bf16() ? 2 : 4;
+  kernels::ExactSum total;
+  for (const Piece& piece : layout.chunk(id).pieces) {
+    if (params[piece.param.value].contributions == 0) continue;
+    const std::uint64_t tasks = (piece.count + kGrain - 1) / kGrain;
+    total.merge(tbb::parallel_reduce(
+        tbb::blocked_range<std::uint64_t>(0, tasks), kernels::ExactSum(),
+        [&](const tbb::blocked_range<std::uint64_t>& range, kernels::ExactSum sum) {
+          const std::uint64_t begin = piece.chunk_begin + range.begin() * kGrain;
+          const std::uint64_t end = piece.chunk_begin + std::min(range.end() * kGrain, piece.count);
+          gradient.for_each_run(begin * size, end * size, [&](std::byte* data, std::uint64_t, std::uint64_t bytes) {
+            const auto n = static_cast<std::int64_t>(bytes / size);
+            if (size == 2)
+              kernels::add_squares(reinterpret_cast<const bf16*>(data), n, sum);
+            else
+              kernels::add_squares(reinterpret_cast<const float*>(data), n, sum);
+          });
+          return sum;
+        },
+        [](kernels::ExactSum a, const kernels::ExactSum& b) {
+          a.merge(b);
+          return a;
+        }));
+  }
+  chunks[id.value].squares = total;
+}
+
+Verdict Optimizer::finish_backward() {
+  impl_->compute.synchronize();
+  Verdict verdict;
+  kernels::ExactSum total;
+  for (std::size_t c = 0; c < impl_->chunks.size(); ++c) {
+    ChunkState& chunk = impl_->chunks[c];
+    TRANSLOAD_CHECK(chunk.final_elements == chunk.trainable, "chunk {}: {} final gradients of {}", c,
+                    chunk.final_elements, chunk.trainable);
+    total.merge(chunk.squares);
+    chunk.squares = {};
+    chunk.final_elements = 0;
+    chunk.partial_started = false;
+  }
+  for (ParamState& param : impl_->params) param.round = 0;
+  verdict.finite = !total.poisoned();
+  verdict.norm = verdict.finite ? std::sqrt(total.value()) : std::nan("");
+  const double clip = impl_->options.clip_norm;
+  if (clip > 0 && verdict.finite && verdict.norm > clip)
+    verdict.gradient_scale = static_cast<float>(clip / (verdict.norm + 1e-6));
+  return verdict;
+}
+
+void Optimizer::step(const Verdict& verdict, const std::vector<ParamHyper>& hyper) {
+  TRANSLOAD_CHECK(hyper.size() == impl_->params.size(), "{} hyperparameters, {} parameters", hyper.size(),
+                  impl_->params.size());
+  for (ChunkState& chunk : impl_->chunks)
+    TRANSLOAD_CHECK(!chunk.update_pending, "a step began while an update was pending");
+  impl_->host.synchronize();  // updates under way read what is written here
+  impl_->gradient_scale = verdict.gradient_scale;
+  for (std::size_t p = 0; p < hyper.size(); ++p) {
+    ParamState& param = impl_->params[p];
+    param.present = verdict.finite && hyper[p].present && param.contributions > 0;
+    if (param.present) param.coefficients = kernels::coefficients(hyper[p].adamw, ++impl_->step_counts[p]);
+  }
+  for (std::size_t c = 0; c < impl_->chunks.size(); ++c) {
+    ChunkState& chunk = impl_->chunks[c];
+    const auto& pieces = impl_->layout.chunks()[c].pieces;
+    chunk.update_pending = chunk.gradient_started && std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+                             return impl_->params[piece.param.value].present;
+                           });
+    chunk.gradient_started = false;
+  }
+}
+
+void Optimizer::flush() {
+  for (std::size_t c = 0; c < impl_->chunks.size(); ++c) impl_->apply(ChunkId(c));
+}
+
+void Optimizer::Impl::apply(ChunkId id) {
+  ChunkState& chunk = chunks[id.value];
+  if (!chunk.update_pending) return;
+  chunk.update_pending = false;
+  const int order[5] = {planes.weight, planes.residue, planes.moment1, planes.moment2, planes.gradient};
+  Pin pins[5];
+  struct {
+    BlockView view[5];
+  } views;
+  for (int i = 0; i < 5; ++i) {
+    if (order[i] < 0) continue;
+    pins[i] = blocks.pin(block(id, order[i]), Tier::host, i == 4 ? AccessKind::consume : AccessKind::update);
+    views.view[i] = pins[i].view;
+    host.wait(pins[i].ready);
+  }
+  host.launch([this, id, views] {
+    const Chunk& c = layout.chunk(id);
+    const std::uint64_t tasks = (c.elements + kGrain - 1) / kGrain;
+    tbb::parallel_for(std::uint64_t{0}, tasks, [&](std::uint64_t t) {
+      update_range(c, views.view, t * kGrain, std::min((t + 1) * kGrain, c.elements));
+    });
+  });
+  for (Pin& pin : pins)
+    if (pin.held()) blocks.unpin(std::move(pin), host);
+}
+
+void Optimizer::Impl::update_range(const Chunk& chunk, const BlockView (&views)[5], std::uint64_t begin,
+                                   std::uint64_t end) const {
+  const std::uint64_t size[5] = {size_of(layout.weight_dtype()), 2, 4, 4, gradient_is_bf16() ? 2u : 4u};
+  for (const Piece& piece : chunk.pieces) {
+    const ParamState& param = params[piece.param.value];
+    if (!param.present) continue;
+    std::uint64_t at = std::max(begin, piece.chunk_begin);
+    const std::uint64_t to = std::min(end, piece.chunk_begin + piece.count);
+    while (at < to) {
+      std::byte* data[5] = {};
+      std::uint64_t n = to - at;
+      for (int i = 0; i < 5; ++i) {
+        if (views[i].empty()) continue;
+        const BlockView::Run run = views[i].run_at(at * size[i], to * size[i]);
+        data[i] = run.data;
+        n = std::min(n, run.bytes / size[i]);
+      }
+      kernels::AdamwRun run;
+      if (layout.weight_dtype() == Dtype::bf16)
+        run.weight = reinterpret_cast<bf16*>(data[0]);
+      else
+        run.weight_f32 = reinterpret_cast<float*>(data[0]);
+      run.residue = reinterpret_cast<std::int16_t*>(data[1]);
+      run.moment1 = reinterpret_cast<float*>(data[2]);
+      run.moment2 = reinterpret_cast<float*>(data[3]);
+      if (gradient_is_bf16())
+        run.gradient = reinterpret_cast<const bf16*>(data[4]);
+      else
+        run.gradient_f32 = reinterpret_cast<const float*>(data[4]);
+      kernels::adamw(run, static_cast<std::int64_t>(n), param.coefficients, gradient_scale);
+      at += n;
+    }
+  }
+}
+
+const std::vector<std::uint64_t>& Optimizer::step_counts() const { return impl_->step_counts; }
+
+void Optimizer::set_step_counts(std::vector<std::uint64_t> counts) {
+  TRANSLOAD_CHECK(counts.size() == impl_->params.size(), "{} counts, {} parameters", counts.size(),
+                  impl_->params.size());
+  impl_->step_counts = std::move(counts);
+}
+
+}  // namespace transload

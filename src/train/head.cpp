@@ -1,0 +1,133 @@
+#include "train/head.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/layers.h"
+
+namespace transload {
+namespace {
+
+/// Logits of a block of tokens and a panel: at most this many, whatever the batch; a rule of shapes alone.
+constexpr std::int64_t kLogits = 4 << 20;  // 16 MiB
+
+std::int64_t token_block(std::int64_t tokens, std::int64_t panel_rows) {
+  const std::int64_t fit = std::max<std::int64_t>(64, kLogits / panel_rows / 64 * 64);
+  return std::min(tokens, fit);
+}
+
+/// Calls fn(first, count) for blocks of `block` tokens.
+template <class Fn>
+void for_each_block(std::int64_t tokens, std::int64_t block, Fn&& fn) {
+  for (std::int64_t t = 0; t < tokens; t += block) fn(t, std::min(block, tokens - t));
+}
+
+kernels::LossRows offset(const kernels::LossRows& rows, std::int64_t t) {
+  return {rows.max + t, rows.sum + t, rows.target + t};
+}
+
+}  // namespace
+
+template <class T>
+Head<T>::Head(const ModelConfig& config, const Layout& layout, const kernels::Products& products, std::int64_t tokens)
+    : tokens_(tokens), hidden_(config.hidden) {
+  const auto eps = static_cast<float>(config.norm_eps);
+  const bool gpt2 = config.family == Family::gpt2;
+  norm_ = gpt2 ? Norm{layout.find("transformer.ln_f.weight"), layout.find("transformer.ln_f.bias"), eps}
+               : Norm{layout.find("model.norm.weight"), {}, eps};
+  weight_ = layout.find(!config.tied ? "lm_head.weight"
+                        : gpt2       ? "transformer.wte.weight"
+                                     : "model.embed_tokens.weight");
+  panel_rows_ = kernels::panel_rows(static_cast<std::int64_t>(layout.param(weight_).rows()), hidden_);
+  token_block_ = token_block(tokens, panel_rows_);
+  const ParamId params[] = {norm_.weight, norm_.bias, weight_};
+  sizes_ = PanelSizes::of(layout, products, params, tokens);
+}
+
+template <class T>
+typename Head<T>::Buffers Head<T>::place(Scratch& scratch, bool training) const {
+  const auto tokens = static_cast<std::uint64_t>(tokens_);
+  Buffers b;
+  b.panel = PanelBuffers<T>::place(scratch, sizes_, training);
+  b.h = scratch.take<T>(static_cast<std::uint64_t>(tokens_ * hidden_));
+  b.logits = scratch.take<float>(static_cast<std::uint64_t>(token_block_ * panel_rows_));
+  b.rows.max = scratch.take<float>(tokens);
+  b.rows.sum = scratch.take<float>(tokens);
+  b.rows.target = scratch.take<float>(tokens);
+  if (training) {
+    b.dlogits = scratch.take<T>(static_cast<std::uint64_t>(tokens_ * panel_rows_));
+    b.sums = scratch.take<float>(static_cast<std::uint64_t>(tokens_ * hidden_));
+  }
+  return b;
+}
+
+template <class T>
+std::uint64_t Head<T>::scratch_bytes(bool training) const {
+  Scratch scratch(nullptr);
+  place(scratch, training);
+  return scratch.peak();
+}
+
+template <class T>
+void Head<T>::forward(StepContext& ctx, Scratch scratch, const T* x, const std::int32_t* targets, std::int64_t tokens,
+                      double* loss) {
+  const Buffers b = place(scratch, ctx.training);
+  norm_forward(ctx, norm_, x, b.h, tokens, b.panel);
+  ctx.stream.launch([rows = b.rows, tokens] { kernels::loss_reset(rows, tokens); });
+  for_each_panel(
+      ctx, weight_, b.panel.weights, [&](std::int64_t first, std::int64_t height, const PanelSource<T>& source) {
+        ctx.stream.launch([&products = ctx.products, h = b.h, logits = b.logits, rows = b.rows, targets, tokens, first,
+                           height, source, hidden = hidden_, block = token_block_, memory = b.panel.scratch] {
+          const T* w = source.get();
+          for_each_block(tokens, block, [&](std::int64_t t, std::int64_t n) {
+            products.nt_f32(h + t * hidden, hidden, w, logits, height, n, height, hidden, memory);
+            kernels::loss_panel(logits, height, n, first, height, targets + t, offset(rows, t));
+          });
+        });
+      });
+  ctx.stream.launch([rows = b.rows, tokens, loss] { *loss += kernels::loss_sum(rows, tokens); });
+}
+
+/// dlogits of a panel, and its part of the gradient of h.
+template <class T>
+void Head<T>::gradient_panel(StepContext& ctx, const Buffers& b, const std::int32_t* targets, std::int64_t tokens,
+                             float scale, std::int64_t first, std::int64_t rows, const PanelSource<T>& source) const {
+  ctx.stream.launch([&products = ctx.products, b, targets, tokens, scale, first, height = rows, source,
+                     hidden = hidden_, block = token_block_] {
+    const T* w = source.get();
+    for_each_block(tokens, block, [&](std::int64_t t, std::int64_t n) {
+      products.nt_f32(b.h + t * hidden, hidden, w, b.logits, height, n, height, hidden, b.panel.scratch);
+      kernels::loss_panel_backward(b.logits, height, n, first, height, targets + t, offset(b.rows, t), scale,
+                                   b.dlogits + t * height);
+    });
+    products.nn(b.dlogits, height, w, b.sums, hidden, tokens, height, hidden, first > 0, b.panel.scratch);
+  });
+}
+
+template <class T>
+const T* Head<T>::backward(StepContext& ctx, Scratch scratch, const T* x, const std::int32_t* targets,
+                           std::int64_t tokens, float scale) {
+  const Buffers b = place(scratch, true);
+  const auto vocab = static_cast<std::int64_t>(ctx.layout.param(weight_).rows());
+  for (std::int64_t first = 0; first < vocab; first += panel_rows_) {
+    const std::int64_t rows = std::min(panel_rows_, vocab - first);
+    Panel<T> panel = open_panel(ctx, weight_, first, rows, b.panel.weights);
+    gradient_panel(ctx, b, targets, tokens, scale, first, rows, panel.source);
+    if (panel.pin.held()) ctx.blocks.unpin(std::move(panel.pin), ctx.stream);
+    if (!ctx.trains(weight_)) continue;
+    ctx.stream.launch([&products = ctx.products, b, tokens, rows, hidden = hidden_] {
+      products.tn(b.dlogits, rows, b.h, hidden, b.panel.gradient, tokens, rows, hidden, b.panel.scratch);
+    });
+    ctx.contribute(weight_, static_cast<std::uint64_t>(first * hidden_), static_cast<std::uint64_t>(rows * hidden_),
+                   b.panel.gradient);
+  }
+  ctx.stream.launch(
+      [b, tokens, hidden = hidden_] { kernels::round_rows<T>(b.sums, nullptr, nullptr, b.h, tokens, hidden); });
+  T* dx = reinterpret_cast<T*>(b.sums);  // the sums have been rounded
+  norm_backward<T>(ctx, norm_, x, b.h, dx, false, tokens, b.panel);
+  return dx;
+}
+
+template class Head<float>;
+template class Head<bf16>;
+
+}  // namespace transload

@@ -1,0 +1,246 @@
+#include "train/loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "train/checkpoint.h"
+#include "train/run_header.h"
+
+namespace transload {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kMostSkippedInARow = 10;
+constexpr int kDeviatingStepsBeforeRenewal = 3;
+constexpr std::uint64_t kMostEvaluationBatches = 16;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+}  // namespace
+
+double learning_rate(const TrainOptions& options, std::uint64_t steps_seen) {
+  if (steps_seen < options.warmup_steps)
+    return options.learning_rate * static_cast<double>(steps_seen + 1) / static_cast<double>(options.warmup_steps);
+  if (options.schedule == Schedule::constant || options.steps <= options.warmup_steps) return options.learning_rate;
+  const double part = std::min(1.0, static_cast<double>(steps_seen - options.warmup_steps) /
+                                        static_cast<double>(options.steps - options.warmup_steps));
+  const double left = options.schedule == Schedule::linear ? 1 - part : 0.5 * (1 + std::cos(std::numbers::pi * part));
+  return options.min_learning_rate + (options.learning_rate - options.min_learning_rate) * left;
+}
+
+Loop::Loop(const TrainOptions& options, Prepared& prepared, const Inputs& inputs, const RunFolder& folder,
+           Session& session, const Observer& observer, Position start)
+    : options_(options),
+      prepared_(prepared),
+      inputs_(inputs),
+      folder_(folder),
+      session_(session),
+      observer_(observer),
+      position_(start),
+      record_(folder.path() + "/record.jsonl", {}),
+      summary_(options, prepared, session.rates(), start.steps_seen + 1),
+      committed_steps_(start.steps_seen),
+      last_commit_(Clock::now()),
+      batches_(static_cast<std::size_t>(options.shape.accumulate)),
+      evaluation_batches_(1) {
+  const StepCode& code = prepared.code;
+  const Trace* traces[] = {&code.step, &code.fresh_step, &code.evaluation};
+  for (std::size_t i = 0; i < plans_.size() && !options.lru; ++i)
+    plans_[i] = {*traces[i], make_plan(plan_input(prepared, *traces[i], session.rates()))};
+  if (!options.lru) prepared.plan.plan = plans_[0].plan;
+  record_.write("run", run_header(options, prepared, session.rates(), session.store_facts(), start.steps_seen));
+}
+
+std::uint64_t Loop::samples_a_step() const {
+  return static_cast<std::uint64_t>(options_.shape.batch * options_.shape.accumulate);
+}
+
+std::vector<ParamHyper> Loop::hyper(double lr) const {
+  std::vector<ParamHyper> out;
+  for (const ParamSpec& param : prepared_.code.layout->params())
+    out.push_back({.adamw = {.lr = lr,
+                             .beta1 = options_.beta1,
+                             .beta2 = options_.beta2,
+                             .epsilon = options_.epsilon,
+                             .weight_decay = param.shape.size() >= 2 ? options_.weight_decay : 0},
+                   .present = !param.frozen});
+  return out;
+}
+
+void Loop::use_plan(Pass pass) {
+  const int wanted = static_cast<int>(pass);
+  if (plan_in_use_ != wanted)
+    session_.engine().set_plan(plans_[static_cast<std::size_t>(wanted)].trace,
+                               plans_[static_cast<std::size_t>(wanted)].plan);
+  plan_in_use_ = wanted;
+  session_.engine().begin_step();
+}
+
+Verdict Loop::train_pass(Pass pass, double& loss, double lr) {
+  read_batches(*inputs_.data, *inputs_.order, position_.samples_seen, options_.shape, batches_);
+  session_.access().begin_step(tracing_);
+  if (!options_.lru) use_plan(pass);
+  loss = prepared_.code.transformer->forward_backward(session_.runtime(), session_.optimizer(), batches_);
+  const Verdict verdict = session_.optimizer().finish_backward();
+  session_.optimizer().step(verdict, hyper(lr));
+  if (!options_.lru) session_.engine().end_step();
+  return verdict;
+}
+
+void Loop::step() {
+  const auto start = Clock::now();
+  const Pass pass = pending_ ? Pass::step : Pass::fresh_step;
+  const double lr = learning_rate(options_, position_.steps_seen);
+  before_ = session_.engine().counters();
+  compute_before_ns_ = session_.compute_busy_ns();
+  update_before_ns_ = session_.update_busy_ns();
+  double loss = 0;
+  const Verdict verdict = train_pass(pass, loss, lr);
+  pending_ = verdict.finite;
+  ++position_.steps_seen;
+  position_.samples_seen += samples_a_step();
+  position_.step += verdict.finite ? 1 : 0;
+  position_.skipped_in_a_row = verdict.finite ? 0 : position_.skipped_in_a_row + 1;
+  report(pass, loss, verdict, lr, seconds_since(start));
+}
+
+void Loop::report(Pass pass, double loss, const Verdict& verdict, double lr, double seconds) {
+  const EngineCounters now = session_.engine().counters();
+  const bool planned = pass == Pass::step && !options_.lru;
+  StepSample sample{.loss = loss, .norm = verdict.norm, .seconds = seconds};
+  sample.compute_s = static_cast<double>(session_.compute_busy_ns() - compute_before_ns_) * 1e-9;
+  sample.update_s = static_cast<double>(session_.update_busy_ns() - update_before_ns_) * 1e-9;
+  sample.skipped = !verdict.finite;
+  sample.planned = pass == Pass::step;
+  summary_.add(sample);
+  StepReport step{.step = position_.steps_seen, .steps = options_.steps, .loss = loss, .norm = verdict.norm};
+  step.seconds = seconds;
+  step.lr = lr;
+  step.skipped = sample.skipped;
+  step.tokens = samples_a_step() * static_cast<std::uint64_t>(options_.shape.length);
+  for (int i = 0; i < kLinks; ++i) step.link_bytes[i] = now.link[i].bytes - before_.link[i].bytes;
+  step.resident_bytes = resident_bytes();
+  step.fraction_of_limit = summary_.fraction_of_limit();
+  const std::uint64_t deviations = now.deviations - before_.deviations;
+  record_.write_step(step.step, deviations > 0, step_fields(step, sample, before_, now), session_.access().events());
+  if (observer_.stepped) observer_.stepped(step);
+  watch_deviations(planned, deviations);
+}
+
+/// A deviation costs time only; when steps keep deviating, the next one is traced and planned from.
+void Loop::watch_deviations(bool planned, std::uint64_t deviations) {
+  if (!planned) return;
+  if (tracing_) {
+    tracing_ = false;
+    Trace trace = session_.access().take_trace();
+    const Budgets& budgets = prepared_.plan.budgets;
+    const LeastBudget least = least_budget(trace, prepared_.code.blocks, budgets.frame_bytes, budgets.device_bytes > 0);
+    if (least.host_bytes > budgets.host_bytes || least.device_bytes > budgets.device_bytes) return;
+    Plan plan = make_plan(plan_input(prepared_, trace, session_.rates()));
+    plans_[0] = {std::move(trace), std::move(plan)};
+    plan_in_use_ = -1;
+    if (observer_.say) observer_.say("Steps kept deviating from the trace: it was taken again from a live step.");
+    return;
+  }
+  deviating_in_a_row_ = deviations > 0 ? deviating_in_a_row_ + 1 : 0;
+  if (deviating_in_a_row_ < kDeviatingStepsBeforeRenewal) return;
+  deviating_in_a_row_ = 0;
+  tracing_ = true;
+}
+
+void Loop::stop_when_never_finite() {
+  if (position_.skipped_in_a_row < kMostSkippedInARow) return;
+  commit();
+  throw Error(
+      fmt::format("Gradients of {} steps in a row were not finite, up to step {}. Nothing of these steps was "
+                  "applied. Lower --learning-rate, or check the data and the model's weights.",
+                  position_.skipped_in_a_row, position_.steps_seen));
+}
+
+bool Loop::commit_is_due() const {
+  if (options_.nvme_capacity == 0) return false;
+  const CommitEvery& every = options_.commit_every;
+  if (every.steps > 0) return position_.steps_seen % every.steps == 0;
+  return seconds_since(last_commit_) >= every.seconds;
+}
+
+void Loop::commit() {
+  if (options_.nvme_capacity == 0 || committed_steps_ == position_.steps_seen) return;
+  const auto start = Clock::now();
+  session_.commit(position_);
+  pending_ = false;
+  committed_steps_ = position_.steps_seen;
+  last_commit_ = Clock::now();
+  const double seconds = seconds_since(start);
+  record_.write("commit", fmt::format("\"step\":{},\"seconds\":{}", position_.steps_seen, seconds));
+  record_.flush();
+  if (observer_.committed) observer_.committed(position_.steps_seen, seconds);
+}
+
+void Loop::evaluate() {
+  StepShape shape = options_.shape;
+  shape.accumulate = 1;
+  const auto batch = static_cast<std::uint64_t>(shape.batch);
+  const std::uint64_t samples = inputs_.validation_order->samples();
+  const std::uint64_t batches = std::clamp<std::uint64_t>(samples / batch, 1, kMostEvaluationBatches);
+  session_.optimizer().flush();
+  pending_ = false;
+  double sum = 0;
+  for (std::uint64_t b = 0; b < batches; ++b) {
+    read_batches(*inputs_.validation, *inputs_.validation_order, b * batch, shape, evaluation_batches_);
+    session_.access().begin_step(false);
+    if (!options_.lru) use_plan(Pass::evaluation);
+    sum += prepared_.code.transformer->evaluate(session_.runtime(), session_.optimizer(), evaluation_batches_[0]);
+    if (!options_.lru) session_.engine().end_step();
+  }
+  const double loss = sum / static_cast<double>(batches * batch * static_cast<std::uint64_t>(shape.length));
+  summary_.evaluated(position_.steps_seen, loss);
+  record_.write("evaluation", fmt::format("\"step\":{},\"loss\":{}", position_.steps_seen, json_number(loss)));
+  if (observer_.evaluated) observer_.evaluated(position_.steps_seen, loss);
+}
+
+/// Whole or not there: made under another name, which a run that died may have left.
+void Loop::export_now() {
+  namespace fs = std::filesystem;
+  commit();
+  const std::string folder = fmt::format("{}/export-{:06}", folder_.path(), position_.steps_seen);
+  const std::string temporary = folder + ".tmp";
+  std::error_code ignored;
+  fs::remove_all(temporary, ignored);
+  export_run(folder_.path(), temporary, {}, [&](std::uint64_t done, std::uint64_t total) {
+    if (observer_.progress) observer_.progress("Exporting", done, total);
+  });
+  fs::remove_all(folder, ignored);
+  fs::rename(temporary, folder);
+  if (observer_.say) observer_.say(fmt::format("Exported to {}.", folder));
+}
+
+std::string Loop::run(const std::atomic<int>& interrupt) {
+  bool interrupted = interrupt.load() > 0;
+  while (!last() && !interrupted) {
+    step();
+    stop_when_never_finite();
+    interrupted = interrupt.load() > 0;
+    const std::uint64_t seen = position_.steps_seen;
+    if (options_.evaluate_every > 0 && seen % options_.evaluate_every == 0 && !interrupted) evaluate();
+    if (commit_is_due() || interrupted || last()) commit();
+    if (options_.export_every > 0 && seen % options_.export_every == 0) export_now();
+  }
+  session_.optimizer().flush();
+  const std::string text = summary_.to_json(session_.engine().counters(), session_.store_facts(),
+                                            interrupted && !last(), position_.steps_seen);
+  folder_.write_file("summary.json", text);
+  record_.write("end", fmt::format("\"step\":{},\"interrupted\":{}", position_.steps_seen, interrupted && !last()));
+  record_.flush();
+  return text;
+}
+
+}  // namespace transload

@@ -1,0 +1,329 @@
+#include "train/planning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "chunk/chunk_search.h"
+
+namespace transload {
+
+namespace {
+
+constexpr std::size_t kManyBlocks = 20000;  // planning more than these takes seconds: only where nothing else fits
+constexpr std::uint64_t kSlotGrain = 4096;  // slots are multiples of the file's alignment, at most this
+
+bool has_device(const TrainOptions& options) { return options.device == DeviceKind::emulated; }
+
+/// The most of a tier that any trace of the run needs pinned at once.
+LeastBudget least_of(const StepCode& code, std::uint64_t frame_bytes, bool device) {
+  LeastBudget least;
+  for (const Trace* trace : {&code.step, &code.fresh_step, &code.evaluation, &code.setup}) {
+    const LeastBudget one = least_budget(*trace, code.blocks, frame_bytes, device);
+    if (one.device_bytes > least.device_bytes) {
+      least.device_bytes = one.device_bytes;
+      least.tick[0] = one.tick[0];
+    }
+    if (one.host_bytes > least.host_bytes) {
+      least.host_bytes = one.host_bytes;
+      least.tick[1] = one.tick[1];
+    }
+  }
+  return least;
+}
+
+std::uint64_t peak_workspace(const StepCode& code, Tier tier) {
+  std::uint64_t peak = 0;
+  for (const Trace* trace : {&code.step, &code.fresh_step, &code.evaluation})
+    for (const WorkspaceChange& change : trace->workspace)
+      if (change.tier == tier) peak = std::max(peak, change.bytes);
+  return peak;
+}
+
+std::uint64_t largest_block(const StepCode& code) {
+  std::uint64_t largest = 0;
+  for (const BlockSpec& block : code.blocks) largest = std::max(largest, block.bytes);
+  return largest;
+}
+
+/// What a tier takes when nothing ever has to leave it.
+std::uint64_t everything(const StepCode& code, Tier tier, std::uint64_t frame_bytes) {
+  std::uint64_t bytes = round_up(peak_workspace(code, tier), frame_bytes);
+  for (const BlockSpec& block : code.blocks) bytes += round_up(block.bytes, frame_bytes);
+  return bytes + 4 * round_up(largest_block(code), frame_bytes);
+}
+
+/// A durable block that changes has a slot that the last commit refers to and one for what comes after; without
+/// durability, and for blocks that never change or never are committed, one is enough. Blocks on their way hold a slot
+/// more for a moment.
+std::vector<SlotClass> slot_classes(const StepCode& code, const TrainOptions& options) {
+  constexpr std::uint64_t kOnTheirWay = 8;
+  std::map<std::uint64_t, SlotClass> classes;
+  const Layout& layout = *code.layout;
+  for (std::size_t b = 0; b < code.blocks.size(); ++b) {
+    const BlockSpec& block = code.blocks[b];
+    const bool in_layout = b < layout.blocks().size();
+    const bool frozen = in_layout && layout.chunk(layout.chunk_of(BlockId(b))).frozen;
+    SlotClass& slots = classes[round_up(block.bytes, kSlotGrain)];
+    slots.count += block.durable && !frozen && options.durable ? 2 : 1;
+  }
+  std::vector<SlotClass> out;
+  for (auto& [bytes, slots] : classes)
+    out.push_back({.bytes = bytes, .count = slots.count + std::min(slots.count, kOnTheirWay)});
+  return out;
+}
+
+std::uint64_t total_bytes(const std::vector<SlotClass>& slots) {
+  std::uint64_t bytes = 0;
+  for (const SlotClass& s : slots) bytes += s.bytes * s.count;
+  return bytes;
+}
+
+/// Least budgets that the whole run needs. Without a store nothing can leave the host.
+LeastBudget needed(const StepCode& code, const TrainOptions& options, std::uint64_t frame_bytes) {
+  LeastBudget least = least_of(code, frame_bytes, has_device(options));
+  if (options.nvme_capacity == 0)
+    least.host_bytes = std::max(least.host_bytes, everything(code, Tier::host, frame_bytes));
+  return least;
+}
+
+bool fits(const LeastBudget& least, const TrainOptions& options) {
+  return least.host_bytes <= options.host_memory &&
+         (!has_device(options) || least.device_bytes <= options.device_memory);
+}
+
+Budgets budgets_of(const StepCode& code, const TrainOptions& options, std::uint64_t frame_bytes) {
+  const auto share = [&](std::uint64_t given, Tier tier) {
+    return std::min(given, everything(code, tier, frame_bytes)) / frame_bytes * frame_bytes;
+  };
+  Budgets budgets;
+  budgets.frame_bytes = frame_bytes;
+  budgets.host_bytes = share(options.host_memory, Tier::host);
+  if (has_device(options)) budgets.device_bytes = share(options.device_memory, Tier::device);
+  budgets.nvme_bytes = options.nvme_capacity;
+  return budgets;
+}
+
+/// Room that transfers on their way may take: eight of the largest blocks, but never more than half of what is left
+/// above the least budget.
+std::uint64_t in_flight_room(const StepCode& code, const Budgets& budgets, const LeastBudget& least) {
+  std::uint64_t room = 8 * round_up(largest_block(code), budgets.frame_bytes);
+  room = std::min(room, (budgets.host_bytes - std::min(budgets.host_bytes, least.host_bytes)) / 2);
+  if (budgets.device_bytes > 0)
+    room = std::min(room, (budgets.device_bytes - std::min(budgets.device_bytes, least.device_bytes)) / 2);
+  return room / budgets.frame_bytes * budgets.frame_bytes;
+}
+
+void count_parameters(const Layout& layout, RunPlan& plan) {
+  for (const ParamSpec& param : layout.params()) {
+    plan.parameters += param.elements();
+    if (!param.frozen) plan.trainable += param.elements();
+  }
+}
+
+void count_planes(const StepCode& code, RunPlan& plan) {
+  for (const BlockSpec& block : code.blocks) {
+    (block.durable ? plan.durable_bytes : plan.transient_bytes) += block.bytes;
+    auto row = std::find_if(plan.planes.begin(), plan.planes.end(),
+                            [&](const RunPlan::PlaneRow& r) { return r.plane == block.plane; });
+    if (row == plan.planes.end())
+      row = plan.planes.insert(plan.planes.end(), {.plane = block.plane, .durable = block.durable, .bytes = 0});
+    row->bytes += block.bytes;
+  }
+}
+
+Prepared plan_for(StepCode code, const LeastBudget& least, const TrainOptions& options, const ModelConfig& config) {
+  Prepared prepared;
+  RunPlan& plan = prepared.plan;
+  plan.config = config;
+  plan.chunk_size = code.layout->chunk_bytes();
+  plan.chunks = code.layout->chunks().size();
+  plan.frame_bytes = frame_bytes_for(plan.chunk_size);
+  plan.least_host_bytes = least.host_bytes;
+  plan.least_device_bytes = least.device_bytes;
+  plan.budgets = budgets_of(code, options, plan.frame_bytes);
+  plan.workspace_bytes = peak_workspace(code, compute_tier(options));
+  count_parameters(*code.layout, plan);
+  count_planes(code, plan);
+  if (options.nvme_capacity > 0) prepared.slots = slot_classes(code, options);
+  plan.store_bytes = total_bytes(prepared.slots);
+  prepared.in_flight_bytes = in_flight_room(code, plan.budgets, least);
+  prepared.code = std::move(code);
+  plan.plan = make_plan(plan_input(prepared, prepared.code.step, {}));
+  return prepared;
+}
+
+/// What a chunk size costs a step beside the room it wastes, in bytes: what it moves, and a share of the least budget,
+/// since the store keeps its chunk size and a later run may have less memory.
+std::uint64_t cost_of(const Prepared& prepared) {
+  std::uint64_t cost = (prepared.plan.least_host_bytes + prepared.plan.least_device_bytes) / 8;
+  for (const std::uint64_t bytes : prepared.plan.plan.bytes) cost += bytes;
+  return cost;
+}
+
+/// Changes that might make a step fit, tried one at a time.
+struct Remedy {
+  std::string flag;
+  TrainOptions options;
+};
+std::vector<Remedy> remedies(const TrainOptions& options) {
+  std::vector<Remedy> out;
+  if (options.shape.recompute == Recompute::none) {
+    out.push_back({"--recompute layer", options});
+    out.back().options.shape.recompute = Recompute::layer;
+  }
+  if (options.shape.batch > 1) {
+    const auto accumulate = options.shape.accumulate * options.shape.batch;
+    out.push_back({fmt::format("--batch-size 1 --accumulate {}", accumulate), options});
+    out.back().options.shape.batch = 1;
+    out.back().options.shape.accumulate = accumulate;
+  }
+  if (options.shape.length > 1) {
+    out.push_back({fmt::format("--sequence-length {}", options.shape.length / 2), options});
+    out.back().options.shape.length /= 2;
+  }
+  return out;
+}
+
+/// A size as a flag that holds it: whole MiB, rounded up.
+std::string flag_size(std::uint64_t bytes) { return fmt::format("{}MiB", ceil_div(bytes, MiB)); }
+
+std::string would_fit(const TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes) {
+  const std::uint64_t chunk = fixed_chunk_bytes != 0 ? fixed_chunk_bytes : kMinChunkBytes;
+  std::string text;
+  for (const Remedy& remedy : remedies(options)) {
+    const StepCode code = make_step_code(config, remedy.options, chunk);
+    const LeastBudget least = needed(code, remedy.options, frame_bytes_for(chunk));
+    if (fits(least, remedy.options)) text += fmt::format(", or {}", remedy.flag);
+  }
+  if (options.nvme_capacity == 0) text += ", or a store (--nvme-capacity above 0)";
+  return text;
+}
+
+[[noreturn]] void refuse_budget(const TrainOptions& options, const ModelConfig& config, const LeastBudget& least,
+                                std::uint64_t chunk, std::uint64_t fixed_chunk_bytes) {
+  const bool host = least.host_bytes > options.host_memory;
+  const std::uint64_t need = host ? least.host_bytes : least.device_bytes;
+  const std::uint64_t given = host ? options.host_memory : options.device_memory;
+  const char* tier = host ? "host" : "device";
+  throw BudgetError(
+      fmt::format("This run needs at least {} of {} memory (chunks of {}) and --{}-memory gives {}. It would fit with "
+                  "--{}-memory {}{}.",
+                  format_size(need), tier, format_size(chunk), tier, format_size(given), tier, flag_size(need),
+                  would_fit(options, config, fixed_chunk_bytes)),
+      need, given);
+}
+
+/// Memory that the user left to us: what is really free less a reserve; a quarter of the host's for the device.
+void resolve_memory(TrainOptions& options, std::vector<std::string>& notes) {
+  const MemoryLimit limit = memory_limit();
+  const std::uint64_t left = limit.available_bytes - limit.reserve_bytes;
+  if (options.host_memory == 0) {
+    options.host_memory = left;
+    if (has_device(options))  // an emulated device lies in host memory too
+      options.host_memory = options.device_memory == 0 ? left / 5 * 4 : left - std::min(left, options.device_memory);
+    notes.push_back(fmt::format("Host memory: {}, of {} that the {} leaves free less a reserve of {}.",
+                                format_size(options.host_memory), format_size(limit.available_bytes), limit.source,
+                                format_size(limit.reserve_bytes)));
+  }
+  if (has_device(options) && options.device_memory == 0) options.device_memory = options.host_memory / 4;
+}
+
+void note_memory(const TrainOptions& options, const Budgets& budgets, std::vector<std::string>& notes) {
+  const MemoryLimit limit = memory_limit();
+  const std::uint64_t wanted = budgets.host_bytes + budgets.device_bytes;
+  if (wanted > limit.available_bytes)
+    notes.push_back(fmt::format("The budgets take {}, more than the {} that the {} has free now.", format_size(wanted),
+                                format_size(limit.available_bytes), limit.source));
+  if (budgets.host_bytes < options.host_memory / budgets.frame_bytes * budgets.frame_bytes)
+    notes.push_back(fmt::format("Everything fits in {} of host memory; the rest of the budget is not taken.",
+                                format_size(budgets.host_bytes)));
+}
+
+}  // namespace
+
+PlanInput plan_input(const Prepared& prepared, const Trace& trace, const Rates& rates) {
+  return {.trace = &trace,
+          .blocks = &prepared.code.blocks,
+          .budgets = prepared.plan.budgets,
+          .rates = rates,
+          .in_flight_bytes = prepared.in_flight_bytes};
+}
+
+namespace {
+
+/// Step code and plan of one chunk size after the other; the last is kept.
+class Candidates {
+ public:
+  Candidates(const TrainOptions& options, const ModelConfig& config) : options_(options), config_(config) {}
+
+  /// The least host budget; more than there is where the device's is too small.
+  std::uint64_t least(std::uint64_t chunk) {
+    code_ = make_step_code(config_, options_, chunk);
+    least_ = needed(code_, options_, frame_bytes_for(chunk));
+    if (least_.host_bytes + least_.device_bytes < smallest_.host_bytes + smallest_.device_bytes) {
+      smallest_ = least_;
+      smallest_chunk_ = chunk;
+    }
+    return fits(least_, options_) ? least_.host_bytes : UINT64_MAX;
+  }
+  Prepared& plan(std::uint64_t chunk) {
+    if (!prepared_ || prepared_->plan.chunk_size != chunk) {
+      if (!code_.layout || code_.layout->chunk_bytes() != chunk) least(chunk);
+      prepared_ = plan_for(std::move(code_), least_, options_, config_);
+      code_ = {};
+    }
+    return *prepared_;
+  }
+  const LeastBudget& smallest() const { return smallest_; }
+  std::uint64_t smallest_chunk() const { return smallest_chunk_; }
+
+ private:
+  const TrainOptions& options_;
+  const ModelConfig& config_;
+  StepCode code_;
+  LeastBudget least_, smallest_{.device_bytes = UINT64_MAX / 2, .host_bytes = UINT64_MAX / 2};
+  std::uint64_t smallest_chunk_ = 0;
+  std::optional<Prepared> prepared_;
+};
+
+/// 0: none fits.
+std::uint64_t choose_chunk(Candidates& candidates, const TrainOptions& options, const ModelConfig& config) {
+  const std::vector<ParamSpec> params = model_params(config, options.freeze);
+  const std::vector<PlaneSpec> planes = planes_for(config, options);
+  const ChunkSearch search{.params = &params,
+                           .planes = &planes,
+                           .host_bytes = options.host_memory,
+                           .least_host_bytes = [&](std::uint64_t chunk) { return candidates.least(chunk); },
+                           .cost = [&](std::uint64_t chunk) { return cost_of(candidates.plan(chunk)); },
+                           .max_blocks = kManyBlocks};
+  try {
+    return search_chunk_size(search).chunk_bytes;
+  } catch (const BudgetError&) {
+    return 0;
+  }
+}
+
+}  // namespace
+
+Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes) {
+  std::vector<std::string> notes;
+  resolve_memory(options, notes);
+  Candidates candidates(options, config);
+  std::uint64_t chunk = fixed_chunk_bytes;
+  if (chunk == 0) chunk = choose_chunk(candidates, options, config);
+  if (chunk == 0 || (fixed_chunk_bytes != 0 && candidates.least(chunk) > options.host_memory))
+    refuse_budget(options, config, candidates.smallest(), candidates.smallest_chunk(), fixed_chunk_bytes);
+  Prepared prepared = std::move(candidates.plan(chunk));
+  options.chunk_size = chunk;
+  prepared.plan.notes = config.notes;
+  prepared.plan.notes.insert(prepared.plan.notes.end(), notes.begin(), notes.end());
+  note_memory(options, prepared.plan.budgets, prepared.plan.notes);
+  return prepared;
+}
+
+}  // namespace transload

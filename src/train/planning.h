@@ -1,0 +1,44 @@
+// From settings to a plan, without taking memory: layout, dry run, least budgets, chunk size, plan, store.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "chunk/layout.h"
+#include "plan/planner.h"
+#include "train/trainer.h"
+
+namespace transload {
+
+/// What a model and a chunk size make: everything the loop needs to run a step, and the traces of its steps.
+struct StepCode {
+  std::unique_ptr<Layout> layout;
+  std::unique_ptr<Transformer> transformer;
+  std::vector<BlockSpec> blocks;  ///< the layout's, then the transformer's kept blocks
+  Trace step;                     ///< with the updates that the step before left pending
+  Trace fresh_step;               ///< without: the first step, and the one after a commit or an evaluation
+  Trace evaluation;               ///< one micro-batch, nothing pending
+  Trace setup;                    ///< initial weights
+};
+std::vector<PlaneSpec> planes_for(const ModelConfig& config, const TrainOptions& options);
+StepCode make_step_code(const ModelConfig& config, const TrainOptions& options, std::uint64_t chunk_bytes);
+
+/// The tier that computes.
+Tier compute_tier(const TrainOptions& options);
+
+struct Prepared {
+  StepCode code;
+  RunPlan plan;
+  std::uint64_t in_flight_bytes = 0;
+  std::vector<SlotClass> slots;  ///< the store's; empty without one
+};
+
+/// `fixed_chunk_bytes`: a store's, or what the user asked for; 0: by search. Fills in options' memory where it is
+/// left to us. BudgetError where a budget is too small.
+Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes);
+
+/// The input of the planner for one of the traces of `prepared`.
+PlanInput plan_input(const Prepared& prepared, const Trace& trace, const Rates& rates);
+
+}  // namespace transload

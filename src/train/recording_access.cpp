@@ -1,0 +1,63 @@
+#include "train/recording_access.h"
+
+#include <algorithm>
+
+namespace transload {
+
+namespace {
+
+std::uint64_t nanoseconds(std::chrono::steady_clock::duration d) {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(d).count());
+}
+
+}  // namespace
+
+void RecordingAccess::begin_step(bool tracing) {
+  events_.clear();
+  held_.clear();
+  tracer_ = Tracer();
+  tracing_ = tracing;
+  step_start_ = Clock::now();
+}
+
+Trace RecordingAccess::take_trace() {
+  tracing_ = false;
+  return tracer_.take();
+}
+
+Pin RecordingAccess::pin(BlockId block, Tier tier, AccessKind kind) {
+  const auto asked = Clock::now();
+  Pin pin = inner_.pin(block, tier, kind);
+  if (events_.size() < events_.capacity())
+    events_.push_back({.start_ns = nanoseconds(asked - step_start_),
+                       .wait_ns = nanoseconds(Clock::now() - asked),
+                       .block = block,
+                       .tier = tier,
+                       .kind = kind,
+                       .ready = pin.ready.done()});
+  if (tracing_) held_.emplace_back(block, tracer_.access(block, tier, kind));
+  return pin;
+}
+
+void RecordingAccess::unpin(Pin pin, Stream& stream) {
+  if (tracing_) {
+    const auto held = std::find_if(held_.begin(), held_.end(), [&](const auto& h) { return h.first == pin.block; });
+    if (held != held_.end()) {
+      tracer_.release(held->second);
+      held_.erase(held);
+    }
+  }
+  inner_.unpin(std::move(pin), stream);
+}
+
+std::byte* RecordingAccess::workspace(Tier tier, std::uint64_t bytes) {
+  if (tracing_) tracer_.workspace(tier, bytes);
+  return inner_.workspace(tier, bytes);
+}
+
+void RecordingAccess::begin_backward() {
+  if (tracing_) tracer_.begin_backward();
+  inner_.begin_backward();
+}
+
+}  // namespace transload

@@ -1,0 +1,30 @@
+// Going on from a commit: what must be the same, what may differ and is said.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "chunk/layout.h"
+#include "train/checkpoint.h"
+#include "train/inputs.h"
+#include "train/trainer.h"
+
+namespace transload {
+
+struct ResumePoint {
+  CheckpointMeta meta;
+  std::uint64_t chunk_bytes = 0;
+  std::vector<std::string> notes;  ///< what differs and is allowed
+};
+
+/// Settings of a run that a commit keeps beside the model's (CheckpointMeta::hyper_json).
+std::string hyper_json(const TrainOptions& options);
+
+/// Reads the last commit of options.run and holds the run against it. InputError says what differs.
+ResumePoint read_resume_point(const TrainOptions& options, const Inputs& inputs);
+
+/// The commit's blocks in the numbering of `layout`, which may have other transient planes. Blocks of `blocks` that
+/// the commit does not have are left without content.
+std::vector<StoredBlock> stored_blocks(const Manifest& manifest, const Layout& layout, std::size_t blocks);
+
+}  // namespace transload

@@ -1,0 +1,124 @@
+#include "train/session.h"
+
+#include <fmt/format.h>
+
+#include "base/size.h"
+#include "train/initial_state.h"
+#include "train/rates.h"
+#include "train/run_folder.h"
+
+namespace transload {
+
+namespace {
+
+constexpr std::size_t kMostEvents = 1 << 18;  // of one step, in the record
+
+EngineOptions engine_options(const TrainOptions& options, const Budgets& budgets) {
+  return {.device_bytes = budgets.device_bytes,
+          .host_bytes = budgets.host_bytes,
+          .frame_bytes = budgets.frame_bytes,
+          .link_rate = options.link_rate,
+          .lru = options.lru};
+}
+
+}  // namespace
+
+Session::Session(const TrainOptions& options, const Prepared& prepared, const Inputs& inputs,
+                 const std::optional<ResumePoint>& resume, const Observer& observer)
+    : options_(options), prepared_(prepared), inputs_(inputs) {
+  if (options.nvme_capacity > 0) open_store(resume, observer);
+  const Budgets& budgets = prepared.plan.budgets;
+  rates_ = measure_rates(store_.get(), prepared.slots, budgets.host_bytes / 2, options.link_rate);
+  engine_ = std::make_unique<Engine>(prepared.code.blocks, engine_options(options, budgets), store_.get());
+  access_ = std::make_unique<RecordingAccess>(*engine_, std::min(kMostEvents, 2 * prepared.code.step.accesses.size()));
+  make_streams();
+  optimizer_ = std::make_unique<Optimizer>(
+      *prepared.code.layout, *access_, *compute_, *host_,
+      Optimizer::Options{.clip_norm = options.clip_norm, .compute_tier = compute_tier(options)},
+      prepared.code.transformer->contributions());
+  begin_state(resume, observer);
+}
+
+Session::~Session() = default;
+
+void Session::open_store(const std::optional<ResumePoint>& resume, const Observer& observer) {
+  const std::string folder = place_of_store(options_);
+  const StoreOptions store{
+      .folder = folder, .io = options_.io, .durable = options_.durable, .capacity_bytes = options_.nvme_capacity};
+  const auto progress = [&](std::uint64_t done, std::uint64_t total) {
+    if (observer.progress) observer.progress("Writing the store's files through once", done, total);
+  };
+  if (resume) {
+    store_ = Store::open(store, prepared_.slots, progress);
+    return;
+  }
+  link_store(options_.run, folder);
+  store_ = Store::create(store, prepared_.slots, progress);
+}
+
+void Session::make_streams() {
+  const auto make = [&]() -> std::unique_ptr<Stream> {
+    if (options_.device == DeviceKind::emulated) return std::make_unique<QueueStream>();
+    return std::make_unique<InlineStream>();
+  };
+  compute_inner_ = make();
+  host_inner_ = make();
+  compute_ = std::make_unique<BusyStream>(*compute_inner_);
+  host_ = std::make_unique<BusyStream>(*host_inner_);
+}
+
+void Session::begin_state(const std::optional<ResumePoint>& resume, const Observer& observer) {
+  const Layout& layout = *prepared_.code.layout;
+  if (resume) {
+    engine_->adopt(stored_blocks(store_->committed(), layout, prepared_.code.blocks.size()));
+    optimizer_->set_step_counts(resume->meta.step_counts);
+    return;
+  }
+  if (observer.say) observer.say("Writing the first weights.");
+  write_initial_weights(layout, *engine_, *host_, inputs_.weights.get());
+  host_->synchronize();
+  declare_zero_moments(layout, *engine_);
+  commit({});
+}
+
+Runtime Session::runtime() {
+  return {.blocks = access_.get(), .compute = compute_.get(), .compute_tier = compute_tier(options_)};
+}
+
+std::optional<Store::Facts> Session::store_facts() const {
+  if (!store_) return std::nullopt;
+  return store_->facts();
+}
+
+std::string Session::metadata(const Position& position) const {
+  CheckpointMeta meta;
+  meta.step = position.step;
+  meta.steps_seen = position.steps_seen;
+  meta.samples_seen = position.samples_seen;
+  meta.seed = options_.seed;
+  meta.skipped_in_a_row = position.skipped_in_a_row;
+  meta.model_json = to_hf_config(inputs_.config, options_.dtype);
+  meta.dtype = options_.dtype;
+  meta.gradients = options_.gradients;
+  meta.layout_json = prepared_.code.layout->to_json();
+  meta.model_identity = inputs_.weights->identity();
+  meta.data_identity = inputs_.data->identity();
+  meta.hyper_json = hyper_json(options_);
+  meta.step_counts = optimizer_->step_counts();
+  meta.tokenizer = inputs_.data->is_text() ? "bytes" : "ids";
+  return to_json(meta);
+}
+
+void Session::commit(const Position& position) {
+  if (!store_) return;
+  optimizer_->flush();
+  compute_->synchronize();
+  host_->synchronize();
+  engine_->commit(metadata(position));
+}
+
+void Session::close() {
+  if (store_) store_->close();
+}
+
+}  // namespace transload

@@ -1,0 +1,69 @@
+// What lives while a run trains: store, engine, streams, optimizer; and the state's beginning and commits. Members are
+// destroyed in the order that the work in flight allows: optimizer, streams (drained), engine, store.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "optim/optimizer.h"
+#include "train/busy_stream.h"
+#include "train/inputs.h"
+#include "train/planning.h"
+#include "train/recording_access.h"
+#include "train/resume.h"
+#include "train/trainer.h"
+
+namespace transload {
+
+/// Where training is; what a commit says of it.
+struct Position {
+  std::uint64_t step = 0;          ///< optimizer steps taken
+  std::uint64_t steps_seen = 0;    ///< steps of data consumed
+  std::uint64_t samples_seen = 0;  ///< position in the data order
+  std::uint64_t skipped_in_a_row = 0;
+};
+
+class Session {
+ public:
+  /// Takes the memory, makes or opens the store, measures the links, writes the first weights or adopts the commit.
+  Session(const TrainOptions& options, const Prepared& prepared, const Inputs& inputs,
+          const std::optional<ResumePoint>& resume, const Observer& observer);
+  ~Session();
+
+  Runtime runtime();
+  Engine& engine() { return *engine_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  RecordingAccess& access() { return *access_; }
+  const Rates& rates() const { return rates_; }
+  std::optional<Store::Facts> store_facts() const;
+  /// Of forward and backward, and of updates.
+  std::uint64_t compute_busy_ns() const { return compute_->busy_ns(); }
+  std::uint64_t update_busy_ns() const { return host_->busy_ns(); }
+
+  /// Applies pending updates and makes everything durable. Nothing without a store.
+  void commit(const Position& position);
+  /// A clean end of a store without durability.
+  void close();
+
+ private:
+  void open_store(const std::optional<ResumePoint>& resume, const Observer& observer);
+  void make_streams();
+  void begin_state(const std::optional<ResumePoint>& resume, const Observer& observer);
+  std::string metadata(const Position& position) const;
+
+  const TrainOptions& options_;
+  const Prepared& prepared_;
+  const Inputs& inputs_;
+  std::unique_ptr<Store> store_;
+  Rates rates_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RecordingAccess> access_;
+  std::unique_ptr<Stream> compute_inner_, host_inner_;
+  std::unique_ptr<BusyStream> compute_, host_;
+  std::unique_ptr<Optimizer> optimizer_;
+};
+
+}  // namespace transload

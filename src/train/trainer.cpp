@@ -1,0 +1,150 @@
+#include "train/trainer.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <tbb/global_control.h>
+#include <tbb/task_arena.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "train/inputs.h"
+#include "train/loop.h"
+#include "train/planning.h"
+#include "train/resume.h"
+#include "train/run_folder.h"
+#include "train/session.h"
+
+namespace transload {
+
+namespace {
+
+/// Processors that this process may run on.
+int usable_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+void note_store(const TrainOptions& options, RunPlan& plan) {
+  if (options.nvme_capacity == 0) {
+    plan.notes.push_back("No store (--nvme-capacity 0): nothing is committed and this run cannot be resumed.");
+    return;
+  }
+  if (!options.durable)
+    plan.notes.push_back(
+        "--durability none: the store can be opened again only after a clean end; a crash loses the run.");
+  const std::uint64_t written = plan.plan.bytes[static_cast<int>(Link::nvme_write)];
+  if (written > 0)
+    plan.notes.push_back(
+        fmt::format("Each step writes {} to NVMe: a drive rated for 600 TB written lasts {:.0f} steps.",
+                    format_size(written), 600e12 / static_cast<double>(written)));
+}
+
+/// Room for the store, before anything is written.
+void check_room(const TrainOptions& options, const std::string& folder, std::uint64_t already, RunPlan& plan) {
+  if (plan.store_bytes > options.nvme_capacity)
+    throw InputError(fmt::format(
+        "The store takes {} and --nvme-capacity gives {}. Give at least --nvme-capacity {}MiB, "
+        "or --durability none, which needs no second slots.",
+        format_size(plan.store_bytes), format_size(options.nvme_capacity), ceil_div(plan.store_bytes, MiB)));
+  const os::Space space = space_at(folder);
+  const std::uint64_t wanted = plan.store_bytes - std::min(plan.store_bytes, already);
+  if (wanted > space.free_bytes)
+    throw InputError(
+        fmt::format("The store in {} needs {} more and its drive has {} free. Make room, or name a folder "
+                    "on another drive with --nvme.",
+                    folder, format_size(wanted), format_size(space.free_bytes)));
+  if (space.file_system == "tmpfs" || space.file_system == "ramfs")
+    plan.notes.push_back(fmt::format("The store's folder {} lies on {}, which is memory: its {} count as memory too.",
+                                     folder, space.file_system, format_size(plan.store_bytes)));
+}
+
+std::uint64_t bytes_in(const std::string& folder) {
+  std::uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    if (entry.is_regular_file(error)) bytes += entry.file_size(error);
+  return bytes;
+}
+
+/// A new run must not meet a store, a resumed one must.
+void check_store(const TrainOptions& options, const std::string& folder) {
+  const bool exists = Store::exists(folder);
+  if (exists && !options.resume)
+    throw InputError(
+        fmt::format("The run folder {} holds a store already. Add --resume to go on with it, choose another "
+                    "--run folder, or remove this one.",
+                    options.run));
+  if (!exists && options.resume)
+    throw InputError(
+        fmt::format("--resume: there is no store in {}. Leave --resume out to begin a run there.", options.run));
+}
+
+}  // namespace
+
+struct Trainer::Impl {
+  TrainOptions options;
+  Observer observer;
+  Inputs inputs;
+  std::optional<ResumePoint> resume;
+  Prepared prepared;
+
+  Impl(TrainOptions given, Observer observer_in) : options(std::move(given)), observer(std::move(observer_in)) {
+    check_settings(options);
+    if (options.threads == 0) options.threads = usable_processors();
+    const bool stored = options.nvme_capacity > 0;
+    if (!options.run.empty()) RunFolder::check_usable(options.run);
+    const std::string folder = stored && !options.run.empty() ? place_of_store(options) : std::string();
+    if (!folder.empty()) check_store(options, folder);
+    inputs = open_inputs(options);
+    if (options.resume) resume = read_resume_point(options, inputs);
+    prepared = prepare(options, inputs.config, resume ? resume->chunk_bytes : options.chunk_size);
+    if (!folder.empty()) check_room(options, folder, bytes_in(folder), prepared.plan);
+    note_store(options, prepared.plan);
+    if (resume) prepared.plan.notes.insert(prepared.plan.notes.end(), resume->notes.begin(), resume->notes.end());
+  }
+
+  Position start() const {
+    if (!resume) return {};
+    const CheckpointMeta& meta = resume->meta;
+    return {.step = meta.step,
+            .steps_seen = meta.steps_seen,
+            .samples_seen = meta.samples_seen,
+            .skipped_in_a_row = meta.skipped_in_a_row};
+  }
+
+  std::string train(const std::atomic<int>& interrupt) {
+    const RunFolder folder(options.run);
+    folder.write_file("config.toml", config_toml(options));
+    if (observer.planned) observer.planned(prepared.plan);
+    Session session(options, prepared, inputs, resume, observer);
+    Loop loop(options, prepared, inputs, folder, session, observer, start());
+    std::string summary = loop.run(interrupt);
+    session.close();
+    return summary;
+  }
+};
+
+Trainer::Trainer(TrainOptions options, Observer observer)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(observer))) {}
+
+Trainer::~Trainer() = default;
+
+const RunPlan& Trainer::plan() const { return impl_->prepared.plan; }
+
+const TrainOptions& Trainer::options() const { return impl_->options; }
+
+std::string Trainer::run(const std::atomic<int>& interrupt) {
+  if (impl_->options.run.empty()) throw InputError("--run is missing: the folder that the run fills.");
+  const auto threads = static_cast<std::size_t>(impl_->options.threads);
+  const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, threads);
+  tbb::task_arena arena(impl_->options.threads);
+  std::string summary;
+  arena.execute([&] { summary = impl_->train(interrupt); });
+  return summary;
+}
+
+}  // namespace transload

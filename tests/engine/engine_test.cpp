@@ -1,0 +1,272 @@
+// The engine against a plain model: whatever the budget, the tier, the plan (right, stale or random) and the order of
+// completions, a pin shows the bytes that were written last.
+#include "engine/engine.h"
+
+#include <catch2/catch.hpp>
+
+#include <map>
+#include <random>
+
+#include "base/error.h"
+#include "engine/memory_store.h"
+
+using namespace transload;
+
+namespace {
+
+constexpr std::uint64_t kFrame = 4096;
+
+std::vector<BlockSpec> some_blocks(std::mt19937_64& random, int n) {
+  std::vector<BlockSpec> blocks;
+  for (int i = 0; i < n; ++i) {
+    BlockSpec b;
+    b.name = "block " + std::to_string(i);
+    b.bytes = 256 * (1 + random() % 40);  // up to 10 KiB: one to three frames
+    b.durable = i % 4 != 3;
+    blocks.push_back(b);
+  }
+  return blocks;
+}
+
+
+std::string read_out(const BlockView& view) {
+  std::string s(view.bytes(), '\0');
+  view.copy_out(s.data(), 0, view.bytes());
+  return s;
+}
+
+struct Model {
+  std::map<std::uint32_t, std::string> content;
+};
+
+/// One access by engine and model; compares what a reader sees. Work runs on `stream`.
+void access(Engine& engine, Model& model, Stream& stream, const std::vector<BlockSpec>& blocks, BlockId id, Tier tier,
+            AccessKind kind, std::uint64_t salt, std::atomic<int>& wrong) {
+  Pin pin = engine.pin(id, tier, kind);
+  stream.wait(pin.ready);
+  const BlockView view = pin.view;
+  std::string& now = model.content[id.value];
+  if (needs_content(kind))
+    stream.launch([view, expected = std::make_shared<std::string>(now), &wrong] {
+      if (read_out(view) != *expected) ++wrong;
+    });
+  if (makes_version(kind)) {
+    std::string next(blocks[id.value].bytes, '\0');
+    for (std::size_t i = 0; i < next.size(); ++i) next[i] = static_cast<char>(salt * 31 + i * 7 + id.value);
+    now = next;
+    stream.launch(
+        [view, bytes = std::make_shared<std::string>(next)] { view.copy_in(bytes->data(), 0, bytes->size()); });
+  }
+  if (kind == AccessKind::consume) model.content.erase(id.value);
+  engine.unpin(std::move(pin), stream);
+}
+
+AccessKind choose(std::mt19937_64& random, const Model& model, BlockId id, bool durable) {
+  if (!model.content.contains(id.value)) return AccessKind::write;
+  const auto r = random() % 10;
+  if (r < 5) return AccessKind::read;
+  if (r < 8) return AccessKind::update;
+  return durable || r == 8 ? AccessKind::write : AccessKind::consume;
+}
+
+/// A plan that means nothing: law 2.
+Plan random_plan(std::mt19937_64& random, std::size_t ticks, std::size_t blocks) {
+  Plan plan;
+  for (int tier = 0; tier < 2; ++tier)
+    for (std::uint32_t t = 0; t < ticks; ++t) {
+      if (random() % 3 == 0) plan.fetches[tier].push_back({BlockId(random() % blocks), t});
+      if (random() % 3 == 0) plan.drops[tier].push_back({BlockId(random() % blocks), t});
+    }
+  return plan;
+}
+
+void run_model(std::uint64_t seed, bool emulated, bool lru, bool with_plan) {
+  std::mt19937_64 random(seed);
+  const auto blocks = some_blocks(random, 24);
+  MemoryStore store(seed);
+  EngineOptions options;
+  options.frame_bytes = kFrame;
+  options.host_bytes = (12 + random() % 24) * kFrame;
+  options.device_bytes = emulated ? (8 + random() % 12) * kFrame : 0;
+  options.lru = lru;
+  Engine engine(blocks, options, &store);
+  InlineStream inline_stream;
+  QueueStream compute(64), host(64);
+  Model model;
+  std::atomic<int> wrong{0};
+  Trace trace;
+  for (int i = 0; i < 200; ++i)
+    trace.accesses.push_back({BlockId(random() % blocks.size()), emulated && random() % 2 ? Tier::device : Tier::host,
+                              AccessKind::read, static_cast<std::uint32_t>(i + 1)});
+  if (with_plan) engine.set_plan(trace, random_plan(random, trace.accesses.size(), blocks.size()));
+  for (int step = 0; step < 6; ++step) {
+    engine.begin_step();
+    for (int i = 0; i < 200; ++i) {
+      const BlockId id(random() % blocks.size());
+      const Tier tier = emulated && random() % 2 ? Tier::device : Tier::host;
+      Stream& stream = !emulated ? static_cast<Stream&>(inline_stream) : tier == Tier::device ? compute : host;
+      access(engine, model, stream, blocks, id, tier, choose(random, model, id, blocks[id.value].durable), random(),
+             wrong);
+      if (i % 50 == 49) {
+        compute.synchronize();
+        const Tier grown = emulated ? Tier::device : Tier::host;
+        engine.workspace(grown, (random() % 5) * kFrame);
+      }
+    }
+    engine.end_step();
+    for (std::size_t i = 0; i < blocks.size(); ++i)
+      if (blocks[i].durable && !model.content.contains(static_cast<std::uint32_t>(i)))
+        access(engine, model, emulated ? static_cast<Stream&>(host) : inline_stream, blocks, BlockId(i), Tier::host,
+               AccessKind::write, 1, wrong);
+    compute.synchronize();
+    host.synchronize();
+    engine.commit("step");
+    for (std::size_t i = 0; i < blocks.size(); ++i)
+      if (blocks[i].durable)
+        REQUIRE(store.content(store.committed().blocks[i].slot) == model.content[static_cast<std::uint32_t>(i)]);
+  }
+  compute.synchronize();
+  host.synchronize();
+  CHECK(wrong == 0);
+  CHECK_FALSE(store.in_flight_at_commit);
+  const EngineCounters c = engine.counters();
+  CHECK(c.peak_bytes[1] <= options.host_bytes);
+  CHECK(c.peak_bytes[0] <= options.device_bytes);
+}
+
+}  // namespace
+
+TEST_CASE("every pin shows the bytes written last, whatever the plan says") {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    CAPTURE(seed);
+    run_model(seed, seed % 2 == 1, seed % 3 == 0, seed % 4 != 0);
+  }
+}
+
+TEST_CASE("a step that follows its plan is prefetched and moves what the plan says") {
+  // Ten blocks of one frame read in a circle, six frames: the plan keeps four and streams the rest.
+  std::vector<BlockSpec> blocks(10);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    blocks[i].name = "b" + std::to_string(i);
+    blocks[i].bytes = kFrame;
+  }
+  MemoryStore store(3);
+  EngineOptions options;
+  options.frame_bytes = kFrame;
+  options.host_bytes = 6 * kFrame;
+  Engine engine(blocks, options, &store);
+  InlineStream stream;
+  for (std::uint32_t i = 0; i < 10; ++i) {
+    Pin pin = engine.pin(BlockId(i), Tier::host, AccessKind::write);
+    pin.view.zero(0, kFrame);
+    engine.unpin(std::move(pin), stream);
+  }
+  engine.commit("initial");
+  Trace trace;
+  Plan plan;
+  for (std::uint32_t i = 0; i < 10; ++i) {
+    trace.accesses.push_back({BlockId(i), Tier::host, AccessKind::read, i + 1});
+    if (i >= 4) {
+      plan.fetches[1].push_back({BlockId(i), i});
+      plan.drops[1].push_back({BlockId(i), i});
+    }
+  }
+  engine.set_plan(trace, plan);
+  std::uint64_t before = 0;
+  for (int step = 0; step < 8; ++step) {
+    if (step == 4) before = engine.counters().link[0].bytes;
+    engine.begin_step();
+    for (std::uint32_t i = 0; i < 10; ++i) {
+      Pin pin = engine.pin(BlockId(i), Tier::host, AccessKind::read);
+      pin.ready.wait();
+      engine.unpin(std::move(pin), stream);
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    engine.end_step();
+  }
+  const EngineCounters c = engine.counters();
+  // Four steps of six fetches; two of the next step's may be on their way ahead.
+  CHECK(c.link[0].bytes - before >= 4 * 6 * kFrame - 2 * kFrame);
+  CHECK(c.link[0].bytes - before <= 4 * 6 * kFrame + 2 * kFrame);
+  CHECK(c.deviations == 0);
+  CHECK(c.demand < 20);
+}
+
+TEST_CASE("too small a budget ends in a BudgetError, not in a wait") {
+  std::vector<BlockSpec> blocks(3);
+  for (auto& b : blocks) {
+    b.name = "b";
+    b.bytes = kFrame;
+  }
+  EngineOptions options;
+  options.frame_bytes = kFrame;
+  options.host_bytes = 2 * kFrame;
+  SECTION("pinned blocks fill it") {
+    MemoryStore store(1);
+    Engine engine(blocks, options, &store);
+    InlineStream stream;
+    Pin a = engine.pin(BlockId(0), Tier::host, AccessKind::write);
+    Pin b = engine.pin(BlockId(1), Tier::host, AccessKind::write);
+    CHECK_THROWS_AS(engine.pin(BlockId(2), Tier::host, AccessKind::write), BudgetError);
+    engine.unpin(std::move(a), stream);
+    engine.unpin(std::move(b), stream);
+    Pin c = engine.pin(BlockId(2), Tier::host, AccessKind::write);
+    engine.unpin(std::move(c), stream);
+  }
+  SECTION("nowhere to write to") {
+    Engine engine(blocks, options, nullptr);
+    InlineStream stream;
+    for (std::uint32_t i = 0; i < 2; ++i) engine.unpin(engine.pin(BlockId(i), Tier::host, AccessKind::write), stream);
+    CHECK_THROWS_AS(engine.pin(BlockId(2), Tier::host, AccessKind::write), BudgetError);
+    CHECK_THROWS_AS(engine.workspace(Tier::host, kFrame), BudgetError);
+    CHECK_THROWS_AS(engine.workspace(Tier::host, 3 * kFrame), BudgetError);
+  }
+}
+
+TEST_CASE("the first failed transfer reaches the issuing thread and the engine stays failed") {
+  for (int k = 0; k < 6; ++k) {
+    std::mt19937_64 random(7);
+    const auto blocks = some_blocks(random, 24);
+    MemoryStore store(5);
+    store.fail_at(k);
+    EngineOptions options;
+    options.frame_bytes = kFrame;
+    options.host_bytes = 8 * kFrame;
+    Engine engine(blocks, options, &store);
+    InlineStream stream;
+    bool thrown = false;
+    for (int i = 0; i < 200 && !thrown; ++i) {
+      try {
+        Pin pin = engine.pin(BlockId(static_cast<std::uint64_t>(i) % blocks.size()), Tier::host, AccessKind::write);
+        pin.view.zero(0, pin.view.bytes());
+        engine.unpin(std::move(pin), stream);
+      } catch (const IoError&) {
+        thrown = true;
+      }
+    }
+    CHECK(thrown);
+    CHECK_THROWS_AS(engine.pin(BlockId(0), Tier::host, AccessKind::write), IoError);
+    CHECK_THROWS_AS(engine.commit("x"), IoError);
+    CHECK(store.committed().sequence == 0);
+  }
+}
+
+TEST_CASE("zeros need no store and no transfer") {
+  std::vector<BlockSpec> blocks(1);
+  blocks[0].name = "moment1";
+  blocks[0].bytes = 3 * kFrame;
+  MemoryStore store(1);
+  EngineOptions options;
+  options.frame_bytes = kFrame;
+  options.host_bytes = 4 * kFrame;
+  Engine engine(blocks, options, &store);
+  engine.set_zero(BlockId(0));
+  engine.commit("zeros");
+  CHECK_FALSE(store.committed().blocks[0].slot.valid());
+  InlineStream stream;
+  Pin pin = engine.pin(BlockId(0), Tier::host, AccessKind::update);
+  pin.ready.wait();
+  CHECK(read_out(pin.view) == std::string(3 * kFrame, '\0'));
+  engine.unpin(std::move(pin), stream);
+  CHECK(engine.counters().link[0].bytes == 0);
+}
