@@ -87,6 +87,9 @@ class Store {
   /// durability-none store that was not closed cleanly.
   static std::unique_ptr<Store> open(const StoreOptions& options, std::vector<SlotClass> classes,
                                      const std::function<void(std::uint64_t, std::uint64_t)>& progress);
+  /// Opens the last commit for submit_read alone (verify, export): changes nothing, may be opened many times at once
+  /// and on a read-only file system. InputError while a process has it open for writing.
+  static std::unique_ptr<Store> open_read_only(const StoreOptions& options);
   /// Reads a manifest without opening the store for writing (verify, export, plan). Takes no lock.
   static Manifest read_manifest(const std::string& folder);
   static bool exists(const std::string& folder);

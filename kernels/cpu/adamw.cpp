@@ -1,5 +1,6 @@
 #include "kernels/cpu/adamw.h"
 
+#include <hwy/cache_control.h>
 #include <bit>
 #include <cmath>
 
@@ -55,6 +56,17 @@ HWY_INLINE V one_nan(V x) {
   return hn::IfThenElse(hn::Eq(x, x), x, hn::BitCast(d, hn::Set(hn::RebindToUnsigned<D>(), 0x7FC00000u)));
 }
 
+constexpr std::int64_t kGroup = 32;  // elements of a cache line of a 16-bit plane
+constexpr std::int64_t kAhead =
+    512;  // elements; without it division and root leave memory idle (0.77 of stream, not 0.93)
+
+/// Fetches the group that lies kAhead further on; beyond the end of a plane a prefetch does nothing.
+template <class T>
+HWY_INLINE void prefetch(const T* group) {
+  for (std::size_t byte = 0; byte < kGroup * sizeof(T); byte += 64)
+    hwy::Prefetch(reinterpret_cast<const char*>(group + kAhead) + byte);
+}
+
 /// Planes as vectors: the bf16 gradient or the fp32 one …
 struct GradientBf16 {
   static HWY_INLINE V load(const AdamwRun& run, std::int64_t i) {
@@ -63,9 +75,11 @@ struct GradientBf16 {
     const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(run.gradient) + i);
     return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
   }
+  static HWY_INLINE void prefetch_ahead(const AdamwRun& run, std::int64_t i) { prefetch(run.gradient + i); }
 };
 struct GradientF32 {
   static HWY_INLINE V load(const AdamwRun& run, std::int64_t i) { return hn::LoadU(D(), run.gradient_f32 + i); }
+  static HWY_INLINE void prefetch_ahead(const AdamwRun& run, std::int64_t i) { prefetch(run.gradient_f32 + i); }
 };
 
 /// … and the master as weight + residue or as itself.
@@ -86,24 +100,29 @@ struct MasterSplit {
     hn::StoreU(hn::TruncateTo(d16, weight), d16, reinterpret_cast<std::uint16_t*>(run.weight) + i);
     hn::StoreU(hn::TruncateTo(d16, bits), d16, reinterpret_cast<std::uint16_t*>(run.residue) + i);
   }
+  static HWY_INLINE void prefetch_ahead(const AdamwRun& run, std::int64_t i) {
+    prefetch(run.weight + i);
+    prefetch(run.residue + i);
+  }
 };
 struct MasterF32 {
   static HWY_INLINE V load(const AdamwRun& run, std::int64_t i) { return hn::LoadU(D(), run.weight_f32 + i); }
   static HWY_INLINE void store(const AdamwRun& run, std::int64_t i, V master) {
     hn::StoreU(one_nan(master), D(), run.weight_f32 + i);
   }
+  static HWY_INLINE void prefetch_ahead(const AdamwRun& run, std::int64_t i) { prefetch(run.weight_f32 + i); }
 };
 
 template <class Master, class Gradient>
-void update_vectors(const AdamwRun& run, std::int64_t n, const AdamwCoefficients& c, float gradient_scale) {
+void update_vectors(const AdamwRun& planes, std::int64_t n, const AdamwCoefficients& c, float gradient_scale) {
+  const AdamwRun run = planes;  // no store can change a copy, so the pointers stay in registers
   const D d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const V scale = hn::Set(d, gradient_scale), one_minus_beta1 = hn::Set(d, c.one_minus_beta1);
   const V beta2 = hn::Set(d, c.beta2), one_minus_beta2 = hn::Set(d, c.one_minus_beta2);
   const V decay = hn::Set(d, c.decay), minus_step_size = hn::Set(d, -c.step_size);
   const V correction = hn::Set(d, c.inverse_sqrt_correction2), epsilon = hn::Set(d, c.epsilon);
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
+  const auto step = [&](std::int64_t i) HWY_ATTR {
     const V g = hn::Mul(Gradient::load(run, i), scale);
     const V old_m = hn::LoadU(d, run.moment1 + i);
     const V m = hn::MulAdd(one_minus_beta1, hn::Sub(g, old_m), old_m);
@@ -113,7 +132,16 @@ void update_vectors(const AdamwRun& run, std::int64_t n, const AdamwCoefficients
     Master::store(run, i, hn::MulAdd(minus_step_size, hn::Div(m, denominator), p));
     hn::StoreU(one_nan(m), d, run.moment1 + i);
     hn::StoreU(one_nan(v), d, run.moment2 + i);
+  };
+  std::int64_t i = 0;
+  for (; i + kGroup <= n; i += kGroup) {
+    prefetch(run.moment1 + i);
+    prefetch(run.moment2 + i);
+    Master::prefetch_ahead(run, i);
+    Gradient::prefetch_ahead(run, i);
+    for (std::int64_t j = 0; j < kGroup; j += lanes) step(i + j);
   }
+  for (; i + lanes <= n; i += lanes) step(i);
   update_scalar(run, i, n, c, gradient_scale);
 }
 

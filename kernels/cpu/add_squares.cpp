@@ -1,6 +1,6 @@
+#include <hwy/cache_control.h>
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "kernels/cpu/exact_sum.h"
 #include "kernels/cpu/float_mode.h"
@@ -15,6 +15,7 @@
 namespace transload::kernels {
 constexpr std::int64_t kRun = 128;
 constexpr std::size_t kLanes = 8;
+constexpr std::int64_t kAhead = 8 * kRun;  // elements fetched ahead of use
 }  // namespace transload::kernels
 #endif
 
@@ -53,7 +54,11 @@ HWY_INLINE double run_of_squares(const T* g) {
 template <class T>
 HWY_INLINE void add_runs(const T* g, std::int64_t n, ExactSum& sum) {
   std::int64_t i = 0;
-  for (; i + kRun <= n; i += kRun) sum.add(run_of_squares(g + i));
+  for (; i + kRun <= n; i += kRun) {
+    for (std::size_t byte = 0; byte < kRun * sizeof(T); byte += 64)
+      hwy::Prefetch(reinterpret_cast<const char*>(g + i + kAhead) + byte);
+    sum.add(run_of_squares(g + i));
+  }
   if (i == n) return;
   std::array<T, kRun> padded{};
   std::copy(g + i, g + n, padded.begin());

@@ -158,6 +158,9 @@ void File::write_or_throw(const void* from, std::uint64_t bytes, std::uint64_t o
 std::int64_t File::sync() const {
   return guarded({OpKind::sync, path_.c_str()}, [&] { return ::fdatasync(fd_); });
 }
+std::int64_t File::sync_all() const {
+  return guarded({OpKind::sync, path_.c_str()}, [&] { return ::fsync(fd_); });
+}
 std::int64_t File::allocate(std::uint64_t bytes) const {
   return guarded({OpKind::allocate, path_.c_str(), 0, bytes},
                  [&] { return ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)); });
@@ -201,12 +204,6 @@ std::int64_t make_folders(const std::string& path) {
     }
     if (end == std::string::npos) return 0;
   }
-}
-
-std::int64_t sync_folder(const std::string& folder) {
-  File file;
-  if (const std::int64_t result = File::open(folder, O_RDONLY | O_DIRECTORY, &file); result < 0) return result;
-  return guarded({OpKind::sync, folder.c_str()}, [&] { return ::fsync(file.fd()); });
 }
 
 std::int64_t list_folder(const std::string& folder, std::vector<std::string>* names) {

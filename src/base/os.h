@@ -88,7 +88,8 @@ class File {
   /// A file that ends early is an IoError with got < wanted and errno 0.
   void read_or_throw(void* to, std::uint64_t bytes, std::uint64_t offset) const;
   void write_or_throw(const void* from, std::uint64_t bytes, std::uint64_t offset) const;
-  std::int64_t sync() const;  ///< the data, and what is needed to find it (fdatasync)
+  std::int64_t sync() const;      ///< the data, and what is needed to find it (fdatasync)
+  std::int64_t sync_all() const;  ///< everything (fsync); of a folder: the names in it
   std::int64_t allocate(std::uint64_t bytes) const;
   std::int64_t truncate(std::uint64_t bytes) const;
   std::int64_t size() const;             ///< bytes or -errno
@@ -110,8 +111,6 @@ std::int64_t rename(const std::string& from, const std::string& to);
 std::int64_t remove(const std::string& path);
 /// Creates `path` and its missing parents; an existing folder is success. -ENOTDIR where a file is in the way.
 std::int64_t make_folders(const std::string& path);
-/// Makes names created, renamed or removed in `folder` durable.
-std::int64_t sync_folder(const std::string& folder);
 /// Names in `folder`, without "." and "..", ascending.
 std::int64_t list_folder(const std::string& folder, std::vector<std::string>* names);
 

@@ -27,7 +27,7 @@ Memory::Memory(std::uint64_t bytes, bool populate) : bytes_(bytes) {
   data_ = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<std::uintptr_t>(mapped), kHuge));
   if (::madvise(data_, usable, MADV_HUGEPAGE) != 0) refusal_ = std::strerror(errno);
   if (!populate) return;
-  for (std::uint64_t at = 0; at < usable; at += 4096) *reinterpret_cast<volatile std::byte*>(data_ + at) = std::byte{0};
+  for (std::uint64_t at = 0; at < bytes; at += 4096) *reinterpret_cast<volatile std::byte*>(data_ + at) = std::byte{0};
 }
 
 Memory::Memory(Memory&& other) noexcept

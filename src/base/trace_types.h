@@ -87,7 +87,10 @@ constexpr const char* name_of(Link l) {
 struct Plan {
   struct Fetch {
     BlockId block;
-    std::uint32_t need_tick = 0;  ///< the access it serves; may be in the next step (tick + number of accesses)
+    std::uint32_t need_tick = 0;  ///< the access it serves, of this step or the next: the list is a circle
+    /// Room is free for it from `lead` accesses before need_tick on (in the step before where that is negative): issued
+    /// no earlier, it takes no room that the plan gives to others. Always after the block's own drop.
+    std::uint32_t lead = 0;
   };
   struct Drop {
     BlockId block;

@@ -1,5 +1,5 @@
 // What is done with a run's last commit without training: verify, fingerprint, export. Streams through one block's
-// planes at a time; takes no lock for writing and never changes the store.
+// planes at a time and never changes the store. A store that another process trains is refused.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,11 @@ struct ExportOptions {
   bool optimizer = false;                     ///< also optimizer.safetensors: NAME.exp_avg, NAME.exp_avg_sq, NAME.step
   std::uint64_t shard_bytes = 5'000'000'000;  ///< weights above this are sharded
 };
-/// config.json + model.safetensors (sharded with an index above 5 GB) in `folder` (created; refused when not empty).
+/// config.json + model.safetensors (sharded with an index above shard_bytes) in `folder` (created; refused when not
+/// empty). The run must not be in use; a run exports itself by export_store.
 void export_run(const std::string& run, const std::string& folder, const ExportOptions& options,
                 const Progress& progress);
+/// The last commit of a store that this process has open.
+void export_store(Store& store, const std::string& folder, const ExportOptions& options, const Progress& progress);
 
 }  // namespace transload

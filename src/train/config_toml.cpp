@@ -42,15 +42,13 @@ std::string number(double v) {
 const char* name_of(Schedule s) {
   return s == Schedule::constant ? "constant" : s == Schedule::linear ? "linear" : "cosine";
 }
-const char* name_of(IoPath p) {
-  return p == IoPath::automatic ? "auto" : p == IoPath::uring ? "uring" : "threads";
-}
+const char* name_of(IoPath p) { return p == IoPath::automatic ? "auto" : p == IoPath::uring ? "uring" : "threads"; }
 
 std::string where_from(const TrainOptions& o) {
   std::string out = fmt::format("model = {}\ndata = {}\nrun = {}\n", quoted(o.model), quoted(o.data), quoted(o.run));
   if (!o.validation.empty()) out += fmt::format("validation = {}\n", quoted(o.validation));
-  return out + fmt::format("bytes = {}\norder = \"{}\"\n", o.bytes,
-                           o.order == Order::shuffled ? "shuffled" : "sequential");
+  return out +
+         fmt::format("bytes = {}\norder = \"{}\"\n", o.bytes, o.order == Order::shuffled ? "shuffled" : "sequential");
 }
 
 std::string training(const TrainOptions& o) {

@@ -29,6 +29,7 @@ struct TokenFile::Impl {
   std::int64_t vocab;
   bool text;
   std::uint64_t header_bytes = 0, id_bytes = 1, count = 0;
+  std::string identity;  // asked for at each commit
 
   Impl(const std::string& path, std::int64_t vocab_size)
       : file(path), vocab(vocab_size), text(!ends_with(path, ".bin")) {
@@ -43,6 +44,7 @@ struct TokenFile::Impl {
     }
     count = (file.size() - header_bytes) / id_bytes;
     if (count == 0) throw InputError(fmt::format("{} is empty.", path));
+    identity = fmt::format("{} bytes, xxh3 {:016x}", file.size(), file.sampled_hash());
   }
 
   void read_llmc_header() {
@@ -104,9 +106,7 @@ void TokenFile::read(std::uint64_t first, std::uint64_t count, std::int32_t* ids
   }
 }
 
-std::string TokenFile::identity() const {
-  return fmt::format("{} bytes, xxh3 {:016x}", impl_->file.size(), impl_->file.sampled_hash());
-}
+std::string TokenFile::identity() const { return impl_->identity; }
 
 namespace {
 

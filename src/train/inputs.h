@@ -1,5 +1,5 @@
-// What a run reads: the model's shape and first weights, the data, the validation file; and every check of settings that
-// can be made before memory is taken.
+// What a run reads: the model's shape and first weights, the data, the validation file; and every check of settings
+// that can be made before memory is taken.
 #pragma once
 
 #include <memory>

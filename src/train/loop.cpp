@@ -77,8 +77,9 @@ std::vector<ParamHyper> Loop::hyper(double lr) const {
 
 void Loop::use_plan(Pass pass) {
   const int wanted = static_cast<int>(pass);
-  if (plan_in_use_ != wanted) session_.engine().set_plan(plans_[static_cast<std::size_t>(wanted)].trace,
-                                                         plans_[static_cast<std::size_t>(wanted)].plan);
+  if (plan_in_use_ != wanted)
+    session_.engine().set_plan(plans_[static_cast<std::size_t>(wanted)].trace,
+                               plans_[static_cast<std::size_t>(wanted)].plan);
   plan_in_use_ = wanted;
   session_.engine().begin_step();
 }
@@ -141,8 +142,7 @@ void Loop::watch_deviations(bool planned, std::uint64_t deviations) {
     tracing_ = false;
     Trace trace = session_.access().take_trace();
     const Budgets& budgets = prepared_.plan.budgets;
-    const LeastBudget least =
-        least_budget(trace, prepared_.code.blocks, budgets.frame_bytes, budgets.device_bytes > 0);
+    const LeastBudget least = least_budget(trace, prepared_.code.blocks, budgets.frame_bytes, budgets.device_bytes > 0);
     if (least.host_bytes > budgets.host_bytes || least.device_bytes > budgets.device_bytes) return;
     Plan plan = make_plan(plan_input(prepared_, trace, session_.rates()));
     plans_[0] = {std::move(trace), std::move(plan)};
@@ -159,9 +159,10 @@ void Loop::watch_deviations(bool planned, std::uint64_t deviations) {
 void Loop::stop_when_never_finite() {
   if (position_.skipped_in_a_row < kMostSkippedInARow) return;
   commit();
-  throw Error(fmt::format("Gradients of {} steps in a row were not finite, up to step {}. Nothing of these steps was "
-                          "applied. Lower --learning-rate, or check the data and the model's weights.",
-                          position_.skipped_in_a_row, position_.steps_seen));
+  throw Error(
+      fmt::format("Gradients of {} steps in a row were not finite, up to step {}. Nothing of these steps was "
+                  "applied. Lower --learning-rate, or check the data and the model's weights.",
+                  position_.skipped_in_a_row, position_.steps_seen));
 }
 
 bool Loop::commit_is_due() const {
@@ -234,9 +235,8 @@ std::string Loop::run(const std::atomic<int>& interrupt) {
     if (options_.export_every > 0 && seen % options_.export_every == 0) export_now();
   }
   session_.optimizer().flush();
-  const std::string text =
-      summary_.to_json(session_.engine().counters(), session_.store_facts(), interrupted && !last(),
-                       position_.steps_seen);
+  const std::string text = summary_.to_json(session_.engine().counters(), session_.store_facts(),
+                                            interrupted && !last(), position_.steps_seen);
   folder_.write_file("summary.json", text);
   record_.write("end", fmt::format("\"step\":{},\"interrupted\":{}", position_.steps_seen, interrupted && !last()));
   record_.flush();

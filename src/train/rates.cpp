@@ -1,12 +1,11 @@
 #include "train/rates.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 
+#include "base/os.h"
 #include "base/size.h"
 
 namespace transload {
@@ -20,29 +19,6 @@ constexpr std::uint64_t kBytesAPass = 192 * MiB;  // a tenth of a second or less
 constexpr int kMostTransfers = 8;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-/// Page-aligned memory in huge pages where there are any.
-class Buffer {
- public:
-  explicit Buffer(std::uint64_t bytes) : bytes_(round_up(std::max<std::uint64_t>(bytes, 1), 2 * MiB)) {
-    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) return;
-    data_ = static_cast<std::byte*>(mapped);
-    ::madvise(data_, bytes_, MADV_HUGEPAGE);
-    std::memset(data_, 0x5A, bytes_);
-  }
-  ~Buffer() {
-    if (data_ != nullptr) ::munmap(data_, bytes_);
-  }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  std::byte* data() const { return data_; }
-  std::uint64_t bytes() const { return bytes_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::uint64_t bytes_;
-};
 
 /// One transfer of a pass: a slot, its piece of the buffer, what came of it.
 struct Transfer final : Completion {
@@ -90,7 +66,7 @@ std::uint64_t typical_slot(const std::vector<SlotClass>& slots) {
   return most == slots.end() ? 0 : most->bytes;
 }
 
-void measure_store(Store& store, std::uint64_t slot_bytes, const Buffer& buffer, Rates& rates) {
+void measure_store(Store& store, std::uint64_t slot_bytes, const os::Memory& buffer, Rates& rates) {
   Transfer transfers[kMostTransfers];
   std::size_t n = 0;
   const std::uint64_t most = std::min<std::uint64_t>(kMostTransfers, buffer.bytes() / slot_bytes);
@@ -119,8 +95,7 @@ Rates measure_rates(Store* store, const std::vector<SlotClass>& slots, std::uint
   Rates rates;
   const std::uint64_t slot_bytes = typical_slot(slots);
   const std::uint64_t wanted = std::max<std::uint64_t>(kMostTransfers * slot_bytes, 16 * MiB);
-  const Buffer buffer(std::min({wanted, kMostRoom, room_bytes}));
-  if (buffer.data() == nullptr) return rates;
+  const os::Memory buffer(std::max(std::min({wanted, kMostRoom, room_bytes}), 64 * KiB), true);
   if (store != nullptr && slot_bytes > 0 && slot_bytes <= buffer.bytes())
     measure_store(*store, slot_bytes, buffer, rates);
   const std::uint64_t half = buffer.bytes() / 2;

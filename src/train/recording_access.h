@@ -1,5 +1,5 @@
-// RecordingAccess: the engine as step code sees it. It notes an event a pin for the run record, and takes the trace of a
-// live step where one is asked for. Room for events is taken once; accesses beyond it are not noted.
+// RecordingAccess: the engine as step code sees it. It notes an event a pin for the run record, and takes the trace of
+// a live step where one is asked for. Room for events is taken once; accesses beyond it are not noted.
 #pragma once
 
 #include <chrono>

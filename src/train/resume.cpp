@@ -36,9 +36,10 @@ std::string differences(const Json& now, const Json& before) {
 }
 
 void refuse(const std::string& run, const std::string& what, const std::string& differs) {
-  throw InputError(fmt::format("--resume: {} is not what run {} was trained with: {}. Give what it began with, or begin "
-                               "another run.",
-                               what, run, differs));
+  throw InputError(
+      fmt::format("--resume: {} is not what run {} was trained with: {}. Give what it began with, or begin "
+                  "another run.",
+                  what, run, differs));
 }
 
 void check_model(const TrainOptions& options, const ModelConfig& config, const CheckpointMeta& meta) {
@@ -47,8 +48,8 @@ void check_model(const TrainOptions& options, const ModelConfig& config, const C
            fmt::format("{} instead of {}", transload::name_of(options.dtype), transload::name_of(meta.dtype)));
   const ModelConfig before = parse_model_config(meta.model_json, "the store of " + options.run);
   if (config == before) return;
-  const std::string differs = differences(Json::parse(to_hf_config(config, options.dtype)),
-                                          Json::parse(to_hf_config(before, options.dtype)));
+  const std::string differs =
+      differences(Json::parse(to_hf_config(config, options.dtype)), Json::parse(to_hf_config(before, options.dtype)));
   refuse(options.run, "the model", differs.empty() ? "another model" : differs);
 }
 
@@ -63,7 +64,8 @@ void check_freeze(const TrainOptions& options, const ModelConfig& config, const 
 
 /// What fixes which samples come when; the rest of the settings may differ.
 void check_data(const TrainOptions& options, const Inputs& inputs, const CheckpointMeta& meta, const Json& hyper) {
-  if (options.seed != meta.seed) refuse(options.run, "--seed", fmt::format("{} instead of {}", options.seed, meta.seed));
+  if (options.seed != meta.seed)
+    refuse(options.run, "--seed", fmt::format("{} instead of {}", options.seed, meta.seed));
   if (inputs.weights->identity() != meta.model_identity)
     refuse(options.run, "--model " + options.model,
            fmt::format("weights of {} instead of {}", inputs.weights->identity(), meta.model_identity));
@@ -118,13 +120,15 @@ ResumePoint read_resume_point(const TrainOptions& options, const Inputs& inputs)
   check_freeze(options, inputs.config, before);
   check_data(options, inputs, point.meta, hyper);
   if (options.chunk_size != 0 && options.chunk_size != point.chunk_bytes)
-    refuse(options.run, "--chunk-size",
-           fmt::format("{} instead of the store's {}", format_size(options.chunk_size), format_size(point.chunk_bytes)));
+    refuse(
+        options.run, "--chunk-size",
+        fmt::format("{} instead of the store's {}", format_size(options.chunk_size), format_size(point.chunk_bytes)));
   point.notes = changes(options, point.meta, hyper);
   if (point.meta.steps_seen >= options.steps)
-    point.notes.push_back(fmt::format("The run has been through {} steps already and --steps is {}: nothing is left to "
-                                      "do.",
-                                      point.meta.steps_seen, options.steps));
+    point.notes.push_back(
+        fmt::format("The run has been through {} steps already and --steps is {}: nothing is left to "
+                    "do.",
+                    point.meta.steps_seen, options.steps));
   return point;
 }
 

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "base/os.h"
 #include "train/trainer.h"
 
 namespace transload {
@@ -15,9 +16,6 @@ class RunFolder {
   /// Creates the folder where it is missing and takes its lock. InputError: a file, in use (by which process); IoError:
   /// cannot be made or written.
   explicit RunFolder(const std::string& path);
-  ~RunFolder();
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
 
   const std::string& path() const { return path_; }
   /// Writes a small file whole or not at all: temporary name, fsync, rename.
@@ -28,7 +26,7 @@ class RunFolder {
 
  private:
   std::string path_;
-  int lock_ = -1;
+  os::File lock_;
 };
 
 /// The folder where the store of a run lies or will lie: run/store, or a folder of its own below --nvme, to which
@@ -37,12 +35,8 @@ std::string place_of_store(const TrainOptions& options);
 /// Makes run/store a link to `store` where that is not run/store itself.
 void link_store(const std::string& run, const std::string& store);
 
-/// Free bytes and kind of the file system of `folder`, or of the nearest parent that exists.
-struct FileSystemFacts {
-  std::uint64_t free_bytes = 0;
-  bool memory = false;  ///< tmpfs, ramfs
-};
-FileSystemFacts file_system_of(const std::string& folder);
+/// Of the file system of `folder`, or of the nearest parent that exists.
+os::Space space_at(const std::string& folder);
 
 /// Every setting as resolved, in the names and forms of the flags.
 std::string config_toml(const TrainOptions& options);

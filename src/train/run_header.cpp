@@ -67,7 +67,7 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
   Json links;
   for (int i = 0; i < kLinks; ++i)
     links[transload::name_of(static_cast<Link>(i))] = {{"planned_step_bytes", plan.plan.bytes[i]},
-                                                      {"least_bytes", plan.plan.lower_bound[i]}};
+                                                       {"least_bytes", plan.plan.lower_bound[i]}};
   return inside({{"format", 1},
                  {"version", "0.1.0"},
                  {"machine", machine_json()},
@@ -98,10 +98,10 @@ std::string step_fields(const StepReport& step, const StepSample& sample, const 
                         const EngineCounters& after) {
   std::string links;
   for (int i = 0; i < kLinks; ++i)
-    links += fmt::format("{}\"{}\":{{\"bytes\":{},\"transfers\":{},\"busy_ns\":{}}}", i == 0 ? "" : ",",
-                         transload::name_of(static_cast<Link>(i)), after.link[i].bytes - before.link[i].bytes,
-                         after.link[i].transfers - before.link[i].transfers,
-                         after.link[i].busy_ns - before.link[i].busy_ns);
+    links +=
+        fmt::format("{}\"{}\":{{\"bytes\":{},\"transfers\":{},\"busy_ns\":{}}}", i == 0 ? "" : ",",
+                    transload::name_of(static_cast<Link>(i)), after.link[i].bytes - before.link[i].bytes,
+                    after.link[i].transfers - before.link[i].transfers, after.link[i].busy_ns - before.link[i].busy_ns);
   const auto ns = [](double seconds) { return static_cast<std::uint64_t>(seconds * 1e9); };
   return fmt::format(
       "\"loss\":{},\"norm\":{},\"learning_rate\":{},\"skipped\":{},\"planned\":{},\"tokens\":{},\"wall_ns\":{},"

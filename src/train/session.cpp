@@ -43,10 +43,8 @@ Session::~Session() = default;
 
 void Session::open_store(const std::optional<ResumePoint>& resume, const Observer& observer) {
   const std::string folder = place_of_store(options_);
-  const StoreOptions store{.folder = folder,
-                           .io = options_.io,
-                           .durable = options_.durable,
-                           .capacity_bytes = options_.nvme_capacity};
+  const StoreOptions store{
+      .folder = folder, .io = options_.io, .durable = options_.durable, .capacity_bytes = options_.nvme_capacity};
   const auto progress = [&](std::uint64_t done, std::uint64_t total) {
     if (observer.progress) observer.progress("Writing the store's files through once", done, total);
   };

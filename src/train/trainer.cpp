@@ -38,26 +38,28 @@ void note_store(const TrainOptions& options, RunPlan& plan) {
         "--durability none: the store can be opened again only after a clean end; a crash loses the run.");
   const std::uint64_t written = plan.plan.bytes[static_cast<int>(Link::nvme_write)];
   if (written > 0)
-    plan.notes.push_back(fmt::format("Each step writes {} to NVMe: a drive rated for 600 TB written lasts {:.0f} steps.",
-                                     format_size(written), 600e12 / static_cast<double>(written)));
+    plan.notes.push_back(
+        fmt::format("Each step writes {} to NVMe: a drive rated for 600 TB written lasts {:.0f} steps.",
+                    format_size(written), 600e12 / static_cast<double>(written)));
 }
 
 /// Room for the store, before anything is written.
 void check_room(const TrainOptions& options, const std::string& folder, std::uint64_t already, RunPlan& plan) {
   if (plan.store_bytes > options.nvme_capacity)
-    throw InputError(fmt::format("The store takes {} and --nvme-capacity gives {}. Give at least --nvme-capacity {}MiB, "
-                                 "or --durability none, which needs no second slots.",
-                                 format_size(plan.store_bytes), format_size(options.nvme_capacity),
-                                 ceil_div(plan.store_bytes, MiB)));
-  const FileSystemFacts facts = file_system_of(folder);
+    throw InputError(fmt::format(
+        "The store takes {} and --nvme-capacity gives {}. Give at least --nvme-capacity {}MiB, "
+        "or --durability none, which needs no second slots.",
+        format_size(plan.store_bytes), format_size(options.nvme_capacity), ceil_div(plan.store_bytes, MiB)));
+  const os::Space space = space_at(folder);
   const std::uint64_t wanted = plan.store_bytes - std::min(plan.store_bytes, already);
-  if (wanted > facts.free_bytes)
-    throw InputError(fmt::format("The store in {} needs {} more and its drive has {} free. Make room, or name a folder "
-                                 "on another drive with --nvme.",
-                                 folder, format_size(wanted), format_size(facts.free_bytes)));
-  if (facts.memory)
-    plan.notes.push_back(fmt::format("The store's folder {} lies on tmpfs, which is memory: its {} count as memory too.",
-                                     folder, format_size(plan.store_bytes)));
+  if (wanted > space.free_bytes)
+    throw InputError(
+        fmt::format("The store in {} needs {} more and its drive has {} free. Make room, or name a folder "
+                    "on another drive with --nvme.",
+                    folder, format_size(wanted), format_size(space.free_bytes)));
+  if (space.file_system == "tmpfs" || space.file_system == "ramfs")
+    plan.notes.push_back(fmt::format("The store's folder {} lies on {}, which is memory: its {} count as memory too.",
+                                     folder, space.file_system, format_size(plan.store_bytes)));
 }
 
 std::uint64_t bytes_in(const std::string& folder) {
@@ -72,12 +74,13 @@ std::uint64_t bytes_in(const std::string& folder) {
 void check_store(const TrainOptions& options, const std::string& folder) {
   const bool exists = Store::exists(folder);
   if (exists && !options.resume)
-    throw InputError(fmt::format("The run folder {} holds a store already. Add --resume to go on with it, choose another "
-                                 "--run folder, or remove this one.",
-                                 options.run));
+    throw InputError(
+        fmt::format("The run folder {} holds a store already. Add --resume to go on with it, choose another "
+                    "--run folder, or remove this one.",
+                    options.run));
   if (!exists && options.resume)
-    throw InputError(fmt::format("--resume: there is no store in {}. Leave --resume out to begin a run there.",
-                                 options.run));
+    throw InputError(
+        fmt::format("--resume: there is no store in {}. Leave --resume out to begin a run there.", options.run));
 }
 
 }  // namespace
@@ -101,8 +104,7 @@ struct Trainer::Impl {
     prepared = prepare(options, inputs.config, resume ? resume->chunk_bytes : options.chunk_size);
     if (!folder.empty()) check_room(options, folder, bytes_in(folder), prepared.plan);
     note_store(options, prepared.plan);
-    if (resume)
-      prepared.plan.notes.insert(prepared.plan.notes.end(), resume->notes.begin(), resume->notes.end());
+    if (resume) prepared.plan.notes.insert(prepared.plan.notes.end(), resume->notes.begin(), resume->notes.end());
   }
 
   Position start() const {
