@@ -38,9 +38,32 @@ TEST_CASE("sizes are read exactly") {
 }
 
 TEST_CASE("what is not a size is refused by name") {
-  for (const char* text : {"", " ", "1g", "1G", "1GIB", "1gib", "-1", "+1", "x", "GiB", "1.5", ".5GiB", "5.GiB", "1e9", "1 ",
-                           " 1", "1  MiB", "1GiB ", "0x10", "18446744073709551616", "16384PiB",
-                           "99999999999999999999PiB", "184467440737095516160", "nan", "inf", "1,5GB"}) {
+  for (const char* text : {"",
+                           " ",
+                           "1g",
+                           "1G",
+                           "1GIB",
+                           "1gib",
+                           "-1",
+                           "+1",
+                           "x",
+                           "GiB",
+                           "1.5",
+                           ".5GiB",
+                           "5.GiB",
+                           "1e9",
+                           "1 ",
+                           " 1",
+                           "1  MiB",
+                           "1GiB ",
+                           "0x10",
+                           "18446744073709551616",
+                           "16384PiB",
+                           "99999999999999999999PiB",
+                           "184467440737095516160",
+                           "nan",
+                           "inf",
+                           "1,5GB"}) {
     INFO(text);
     REQUIRE_THROWS_AS(parse_size(text, "--host-memory"), InputError);
     try {
