@@ -129,7 +129,10 @@ bool is_our_leftover(const std::string& path) {
   const iovec piece{begin.data(), begin.size()};
   const std::int64_t got = file.read(std::span(&piece, 1), 0);
   if (got < 0) return false;
-  return begin == kMagic || std::all_of(begin.begin(), begin.end(), [](char c) { return c == 0; });
+  // A process may have died after any byte.
+  const auto end = begin.begin() + got;
+  return std::equal(begin.begin(), end, kMagic.begin()) ||
+         std::all_of(begin.begin(), end, [](char c) { return c == 0; });
 }
 
 ManifestWriter::ManifestWriter(std::string path, std::string temporary_path)

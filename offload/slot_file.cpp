@@ -138,10 +138,10 @@ os::File open_slot_file(const std::string& path, bool write, const SlotFileHeade
 bool is_slot_file(const std::string& path) {
   os::File file;
   if (os::File::open(path, O_RDONLY, &file) < 0) return false;
-  if (file.size() == 0) return true;
   std::array<char, 8> begin{};
   const iovec piece{begin.data(), begin.size()};
-  return file.read(std::span(&piece, 1), 0) == 8 && begin == kMagic;
+  const std::int64_t got = file.read(std::span(&piece, 1), 0);
+  return got >= 0 && std::equal(begin.begin(), begin.begin() + got, kMagic.begin());
 }
 
 }  // namespace transload

@@ -32,7 +32,7 @@ void write_slot_header(const os::File& file, const SlotFileHeader& header);
 /// DamageError: missing, not `expected`, truncated.
 os::File open_slot_file(const std::string& path, bool write, const SlotFileHeader& expected, DirectIo* direct);
 
-/// Whether `path` is a slot file, or one that was begun: empty.
+/// Whether `path` is a slot file, or the beginning of one (no bytes are).
 bool is_slot_file(const std::string& path);
 
 }  // namespace transload

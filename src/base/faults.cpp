@@ -56,6 +56,13 @@ Interceptor fail_at(OpFilter filter, std::uint64_t nth, std::int64_t result, boo
   };
 }
 
+Interceptor either(Interceptor first, Interceptor second) {
+  return [first = std::move(first), second = std::move(second)](const IoOp& op) -> std::optional<std::int64_t> {
+    if (const auto said = first(op)) return said;
+    return second(op);
+  };
+}
+
 Interceptor kill_at(OpFilter filter, std::uint64_t nth) {
   return [filter = std::move(filter), nth,
           seen = std::make_shared<std::atomic<std::uint64_t>>(0)](const IoOp& op) -> std::optional<std::int64_t> {

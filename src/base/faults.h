@@ -46,6 +46,8 @@ OpFilter changing_ops();
 Interceptor count_into(OpFilter filter, std::shared_ptr<std::atomic<std::uint64_t>> count);
 /// The nth matching call (from 1) answers `result`; `sticky`: and every later one.
 Interceptor fail_at(OpFilter filter, std::uint64_t nth, std::int64_t result, bool sticky = false);
+/// Asks the first, and where it says nothing, the second.
+Interceptor either(Interceptor first, Interceptor second);
 /// SIGKILL to this process instead of the nth matching call (from 1).
 Interceptor kill_at(OpFilter filter, std::uint64_t nth);
 

@@ -37,8 +37,8 @@ std::int64_t guarded(const IoOp& op, Call&& call) {
 constexpr std::size_t kMostPieces = 1024;  // IOV_MAX
 
 template <class Call>
-std::int64_t transfer(OpKind kind, const std::string& path, std::span<const iovec> pieces, std::uint64_t offset,
-                      Call&& call) {
+std::int64_t transfer(OpKind kind, const std::string& path, bool direct, std::span<const iovec> pieces,
+                      std::uint64_t offset, Call&& call) {
   pieces = pieces.first(std::min(pieces.size(), kMostPieces));
   std::uint64_t bytes = 0;
   for (const iovec& piece : pieces) bytes += piece.iov_len;
@@ -47,6 +47,8 @@ std::int64_t transfer(OpKind kind, const std::string& path, std::span<const iove
   if (!said || static_cast<std::uint64_t>(*said) >= bytes) {
     return answer(call(pieces.data(), static_cast<int>(pieces.size())));
   }
+  // Direct I/O takes whole blocks only: all is done and less is reported.
+  if (direct) return std::min(*said, answer(call(pieces.data(), static_cast<int>(pieces.size()))));
   // Shorter than asked: a copy of the list that ends where the interceptor says.
   std::array<iovec, kMostPieces> some;
   std::size_t n = 0;
@@ -96,11 +98,13 @@ bool Retry::again(std::int64_t result) {
   return true;
 }
 
-File::File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+File::File(File&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), direct_(other.direct_), path_(std::move(other.path_)) {}
 File& File::operator=(File&& other) noexcept {
   if (this != &other) {
     close();
     fd_ = std::exchange(other.fd_, -1);
+    direct_ = other.direct_;
     path_ = std::move(other.path_);
   }
   return *this;
@@ -117,6 +121,7 @@ std::int64_t File::open(const std::string& path, int flags, File* file) {
   if (result < 0) return result;
   file->close();
   file->fd_ = static_cast<int>(result);
+  file->direct_ = (flags & O_DIRECT) != 0;
   file->path_ = path;
   return 0;
 }
@@ -138,11 +143,11 @@ void File::close() {
 }
 
 std::int64_t File::read(std::span<const iovec> pieces, std::uint64_t offset) const {
-  return transfer(OpKind::read, path_, pieces, offset,
+  return transfer(OpKind::read, path_, direct_, pieces, offset,
                   [&](const iovec* list, int n) { return ::preadv(fd_, list, n, static_cast<off_t>(offset)); });
 }
 std::int64_t File::write(std::span<const iovec> pieces, std::uint64_t offset) const {
-  return transfer(OpKind::write, path_, pieces, offset,
+  return transfer(OpKind::write, path_, direct_, pieces, offset,
                   [&](const iovec* list, int n) { return ::pwritev(fd_, list, n, static_cast<off_t>(offset)); });
 }
 

@@ -104,6 +104,7 @@ class File {
 
  private:
   int fd_ = -1;
+  bool direct_ = false;
   std::string path_;
 };
 

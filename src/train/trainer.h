@@ -74,6 +74,7 @@ struct RunPlan {
     std::string plane;
     bool durable;
     std::uint64_t bytes;
+    std::uint64_t device_bytes = 0, host_bytes = 0;
   };
   std::vector<PlaneRow> planes;
 };

@@ -1,0 +1,35 @@
+// The commands. Each takes its arguments as parsed and returns the exit code: 0 done, 1 the environment failed or data
+// is damaged, 2 wrong input, 130 interrupted. They print to stdout; errors are thrown and printed by main().
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/trainer.h"
+
+namespace transload::cli {
+
+inline constexpr int kDone = 0, kFailed = 1, kWrongInput = 2, kInterrupted = 130;
+
+int run_train(const TrainOptions& options);
+int run_plan(const TrainOptions& options);
+
+struct ProbeArguments {
+  std::vector<std::string> nvme;
+  bool json = false;
+};
+int run_probe(const ProbeArguments& arguments);
+
+struct VerifyArguments {
+  std::string run;
+  bool fingerprint = false;
+};
+int run_verify(const VerifyArguments& arguments);
+
+struct ExportArguments {
+  std::string run, to;
+  bool master = false, optimizer = false;
+};
+int run_export(const ExportArguments& arguments);
+
+}  // namespace transload::cli

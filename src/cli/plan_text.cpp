@@ -1,0 +1,157 @@
+#include "cli/plan_text.h"
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+
+#include <filesystem>
+
+#include "base/size.h"
+
+namespace transload::cli {
+namespace {
+
+// What makers state for a consumer drive; data-centre drives stand five times as much and more.
+constexpr double kEnduranceBytesPerByte = 600;
+
+/// The nearest folder above that exists: the run folder may not be there yet.
+std::filesystem::path existing_parent(std::filesystem::path path) {
+  path = std::filesystem::absolute(path);
+  while (!std::filesystem::exists(path) && path.has_relative_path()) path = path.parent_path();
+  return path;
+}
+
+std::uint64_t drive_bytes(const std::string& folder) {
+  struct statvfs fs {};
+  if (::statvfs(existing_parent(folder).c_str(), &fs) != 0) return 0;
+  return static_cast<std::uint64_t>(fs.f_blocks) * fs.f_frsize;
+}
+
+std::string count_text(std::uint64_t parameters) {
+  const auto n = static_cast<double>(parameters);
+  return n >= 1e9   ? fmt::format("{:.2f} G", n / 1e9)
+         : n >= 1e6 ? fmt::format("{:.1f} M", n / 1e6)
+                    : fmt::format("{}", parameters);
+}
+
+std::string head_line(const RunPlan& plan, const TrainOptions& options) {
+  const std::string trained =
+      plan.trainable == plan.parameters ? "" : fmt::format(" ({} trained)", count_text(plan.trainable));
+  const char* weights = options.dtype == Dtype::bf16 ? "bf16 weights with an exact fp32 master" : "fp32 weights";
+  return fmt::format("{}: {} parameters{}, {}, {} chunks of {}\n", options.model, count_text(plan.parameters), trained,
+                     weights, plan.chunks, format_size(plan.chunk_size));
+}
+
+bool three_tiers(const RunPlan& plan) { return plan.budgets.device_bytes > 0; }
+
+/// Planes × where they live at the end of a step. What no tier above holds is on NVMe.
+std::string plane_table(const RunPlan& plan) {
+  const bool device = three_tiers(plan);
+  std::string text = fmt::format("  {:<12}{:>12}{}{:>14}{:>12}\n", "plane", "bytes", device ? "   on device" : "",
+                                 "in host", "on NVMe");
+  for (const RunPlan::PlaneRow& row : plan.planes) {
+    const std::uint64_t above = std::min(row.bytes, row.device_bytes + row.host_bytes);
+    text += fmt::format("  {:<12}{:>12}", row.plane, format_size(row.bytes));
+    if (device) text += fmt::format("{:>12}", format_size(row.device_bytes));
+    text += fmt::format("{:>14}{:>12}{}\n", format_size(row.host_bytes), format_size(row.bytes - above),
+                        row.durable ? "" : "  within a step only");
+  }
+  return text;
+}
+
+std::string link_table(const RunPlan& plan) {
+  std::string text = fmt::format("  {:<18}{:>14}{:>14}{:>8}\n", "a step moves", "planned", "least", "ratio");
+  for (int i = 0; i < kLinks; ++i) {
+    const auto link = static_cast<Link>(i);
+    const bool of_device = link == Link::host_to_device || link == Link::device_to_host;
+    if (of_device && !three_tiers(plan)) continue;
+    const std::uint64_t bytes = plan.plan.bytes[i];
+    const std::uint64_t least = plan.plan.lower_bound[i];
+    const std::string ratio =
+        least > 0 ? fmt::format("{:.2f}", static_cast<double>(bytes) / static_cast<double>(least)) : "-";
+    text += fmt::format("  {:<18}{:>14}{:>14}{:>8}\n", name_of(link), format_size(bytes), format_size(least), ratio);
+  }
+  return text;
+}
+
+std::string budget_table(const RunPlan& plan) {
+  std::string text = fmt::format("  {:<18}{:>14}{:>14}{:>14}\n", "budget", "given", "least", "planned peak");
+  const auto row = [&text](const char* name, std::uint64_t given, std::uint64_t least, std::uint64_t peak) {
+    text +=
+        fmt::format("  {:<18}{:>14}{:>14}{:>14}\n", name, format_size(given), format_size(least), format_size(peak));
+  };
+  if (three_tiers(plan)) row("device", plan.budgets.device_bytes, plan.least_device_bytes, plan.plan.peak_bytes[0]);
+  row("host", plan.budgets.host_bytes, plan.least_host_bytes, plan.plan.peak_bytes[1]);
+  return text;
+}
+
+/// What holds a step back as far as a plan without measured rates can say.
+std::string binds_text(const RunPlan& plan) {
+  const std::uint64_t nvme =
+      plan.plan.bytes[static_cast<int>(Link::nvme_read)] + plan.plan.bytes[static_cast<int>(Link::nvme_write)];
+  const std::uint64_t device =
+      plan.plan.bytes[static_cast<int>(Link::host_to_device)] + plan.plan.bytes[static_cast<int>(Link::device_to_host)];
+  const std::uint64_t all = plan.durable_bytes + plan.transient_bytes;
+  if (nvme == 0 && device == 0) return "Everything stays where it is computed: computation binds.\n";
+  if (nvme == 0) return "Everything fits in host memory: computation or the device link binds.\n";
+  return fmt::format(
+      "Host memory binds: {} of state and of what a step keeps do not fit in {}. More --host-memory moves less.\n",
+      format_size(all + plan.workspace_bytes), format_size(plan.budgets.host_bytes));
+}
+
+std::string store_text(const RunPlan& plan, const TrainOptions& options) {
+  if (options.nvme_capacity == 0) return "No store (--nvme-capacity 0): nothing is committed, no resuming.\n";
+  return fmt::format(
+      "Store: {} in {}{}\n", format_size(plan.store_bytes), options.nvme.empty() ? options.run : options.nvme,
+      options.durable ? ", second slots for commits included" : "; --durability none: a crash loses the run");
+}
+
+std::string notes_text(const RunPlan& plan) {
+  std::string text;
+  for (const std::string& note : plan.notes) text += fmt::format("Note: {}\n", note);
+  return text;
+}
+
+std::string trimmed(std::string text) {
+  while (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+std::string wear_text(std::uint64_t bytes, const std::string& folder, double step_s, std::uint64_t steps) {
+  if (bytes == 0) return "Nothing is written to NVMe in a step (commits are extra).\n";
+  const std::uint64_t drive = drive_bytes(folder);
+  std::string text = fmt::format("{} are written to NVMe a step (commits are extra)", format_size(bytes));
+  if (drive == 0) return text + ".\n";
+  const double endurance = kEnduranceBytesPerByte * static_cast<double>(drive);
+  const double assumed_s = step_s > 0 ? step_s : 1;
+  const double weeks = endurance / static_cast<double>(bytes) * assumed_s / (7 * 86400.0);
+  text += fmt::format(
+      "; these {} steps use {:.2g} % of a drive of {} rated for 600 TB written per TB (an assumption: "
+      "look up yours), which would last {:.3g} weeks of training without a pause at {} a step{}.\n",
+      steps, 100 * static_cast<double>(bytes) * static_cast<double>(steps) / endurance, format_size(drive), weeks,
+      format_duration(assumed_s), step_s > 0 ? "" : " (not measured yet)");
+  return text;
+}
+
+std::string start_text(const RunPlan& plan, const TrainOptions& options) {
+  std::string text = head_line(plan, options) + plane_table(plan) + budget_table(plan) + link_table(plan);
+  text += store_text(plan, options);
+  if (options.nvme_capacity != 0)
+    text += wear_text(plan.plan.bytes[static_cast<int>(Link::nvme_write)],
+                      options.nvme.empty() ? options.run : options.nvme, 0, options.steps);
+  return trimmed(text + notes_text(plan));
+}
+
+std::string plan_text(const RunPlan& plan, const TrainOptions& options) {
+  std::string text = head_line(plan, options) + plane_table(plan);
+  text += fmt::format("  durable {}, within a step {}, workspace {}\n", format_size(plan.durable_bytes),
+                      format_size(plan.transient_bytes), format_size(plan.workspace_bytes));
+  text += link_table(plan) + budget_table(plan) + binds_text(plan) + store_text(plan, options);
+  if (options.nvme_capacity != 0)
+    text += wear_text(plan.plan.bytes[static_cast<int>(Link::nvme_write)],
+                      options.nvme.empty() ? options.run : options.nvme, 0, options.steps);
+  return text + notes_text(plan);
+}
+
+}  // namespace transload::cli

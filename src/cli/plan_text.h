@@ -1,0 +1,17 @@
+// The texts made from a RunPlan: what lives where, what moves, what it means for a drive.
+#pragma once
+
+#include <string>
+
+#include "train/trainer.h"
+
+namespace transload::cli {
+
+/// A few lines at the start of a run.
+std::string start_text(const RunPlan& plan, const TrainOptions& options);
+/// The whole table of `transload plan`.
+std::string plan_text(const RunPlan& plan, const TrainOptions& options);
+/// What `bytes` written a step mean for the drive of `folder`; `step_s` 0: not known, one step a second is assumed.
+std::string wear_text(std::uint64_t bytes, const std::string& folder, double step_s, std::uint64_t steps);
+
+}  // namespace transload::cli

@@ -1,0 +1,148 @@
+// From settings as given to TrainOptions: TOML, precedence, contradictions.
+#include <fmt/format.h>
+
+#include <toml++/toml.h>
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "cli/settings.h"
+
+namespace transload::cli {
+namespace {
+
+std::string scalar_text(const toml::node& node, const std::string& what) {
+  if (const auto* v = node.as_string()) return v->get();
+  if (const auto* v = node.as_integer()) return fmt::format("{}", v->get());
+  if (const auto* v = node.as_floating_point()) return fmt::format("{}", v->get());
+  if (const auto* v = node.as_boolean()) return v->get() ? "true" : "false";
+  throw InputError(fmt::format("{} must be a text, a number, or true or false.", what));
+}
+
+/// An array stands for a repeated setting (freeze), or for the parts of a value (betas = [0.9, 0.95]).
+std::vector<std::string> value_texts(const toml::node& node, const Setting& setting, const std::string& what) {
+  const auto* array = node.as_array();
+  if (array == nullptr) return {scalar_text(node, what)};
+  std::vector<std::string> parts;
+  for (const toml::node& element : *array) parts.push_back(scalar_text(element, what));
+  if (setting.repeats) return parts;
+  std::string joined;
+  for (const std::string& part : parts) joined += (joined.empty() ? "" : ",") + part;
+  return {joined};
+}
+
+bool has(const GivenSettings& given, const std::string& name) { return given.count(name) > 0; }
+
+void fill_from(GivenSettings& to, const GivenSettings& from) { to.insert(from.begin(), from.end()); }
+
+/// What the run was begun with. Settings of the device belong together: with another --device, its sizes go too.
+void fill_from_saved(GivenSettings& to, GivenSettings saved) {
+  const auto device = to.find("device");
+  const auto saved_device = saved.find("device");
+  if (device != to.end() && saved_device != saved.end() && device->second.values != saved_device->second.values) {
+    saved.erase("device-memory");
+    saved.erase("link-rate");
+  }
+  for (const char* own : {"run", "resume", "nvme"}) saved.erase(own);
+  // A schedule that ends where the run ends moves with --steps; nothing else of a saved run contradicts new flags.
+  fill_from(to, saved);
+}
+
+std::string switch_value(const GivenSettings& given, const std::string& name) {
+  const auto found = given.find(name);
+  return found == given.end() ? "" : found->second.values.front();
+}
+
+void apply_all(const GivenSettings& given, TrainOptions& options) {
+  for (const auto& [name, value] : given) {
+    const Setting& setting = find_setting(name, value.what, "");
+    for (const std::string& text : value.values) setting.apply(options, text, value.what);
+  }
+}
+
+[[noreturn]] void contradiction(const std::string& text) { throw InputError(text); }
+
+void check_inputs(const TrainOptions& o) {
+  if (o.run.empty()) contradiction("--run is missing: name the folder of this run, such as --run runs/first.");
+  if (o.model.empty()) contradiction("--model is missing: name a Hugging Face folder or a built-in model.");
+  if (o.data.empty()) contradiction("--data is missing: name a text file or a .bin of token ids.");
+  if (o.bytes && o.data.ends_with(".bin"))
+    contradiction("--bytes and a .bin file contradict each other: " + o.data + " holds token ids, not text.");
+  if (o.evaluate_every > 0 && o.validation.empty())
+    contradiction("--evaluate-every needs --validation FILE: there is nothing to evaluate on.");
+}
+
+void check_training(const TrainOptions& o, const GivenSettings& given) {
+  if (o.schedule == Schedule::constant && o.min_learning_rate > 0)
+    contradiction("--min-learning-rate contradicts --schedule constant: say --schedule linear or cosine.");
+  if (o.schedule != Schedule::constant && o.min_learning_rate > o.learning_rate)
+    contradiction(
+        fmt::format("--min-learning-rate ({}) is above --learning-rate ({}).", o.min_learning_rate, o.learning_rate));
+  if (o.warmup_steps > o.steps && has(given, "warmup-steps"))
+    contradiction(fmt::format("--warmup-steps ({}) is above --steps ({}).", o.warmup_steps, o.steps));
+}
+
+void check_memory(const TrainOptions& o, const GivenSettings& said) {
+  if (o.device == DeviceKind::cpu && o.device_memory > 0)
+    contradiction(
+        "--device-memory contradicts --device cpu: the processor computes in host memory. Say --host-memory, "
+        "or --device emulated.");
+  if (o.device == DeviceKind::cpu && o.link_rate > 0)
+    contradiction("--link-rate contradicts --device cpu: there is no link. Say --device emulated, or leave it out.");
+  if (has(said, "host-memory") && o.host_memory == 0)
+    contradiction("--host-memory must be above 0; leave it out to use what the machine has left.");
+  if (has(said, "device-memory") && o.device_memory == 0 && o.device == DeviceKind::emulated)
+    contradiction("--device-memory must be above 0; leave it out to use a quarter of --host-memory.");
+  if (o.nvme_capacity == 0) {
+    for (const char* name : {"nvme", "commit-every", "export-every", "durability", "io"})
+      if (has(said, name))
+        contradiction(fmt::format("--{} contradicts --nvme-capacity 0: that means no store at all.", name));
+    if (o.resume) contradiction("--resume contradicts --nvme-capacity 0: without a store there is nothing to resume.");
+  }
+  if (!o.durable && has(said, "commit-every"))
+    contradiction("--commit-every contradicts --durability none: nothing is committed before the end.");
+}
+
+}  // namespace
+
+GivenSettings read_toml(const std::string& path) {
+  toml::table table;
+  if (std::filesystem::is_directory(path)) throw InputError(fmt::format("{} is a folder, not a TOML file.", path));
+  try {
+    table = toml::parse_file(path);
+  } catch (const toml::parse_error& e) {
+    if (!std::filesystem::exists(path))
+      throw InputError(fmt::format("The configuration file {} does not exist.", path));
+    throw InputError(fmt::format("{} is not valid TOML: line {}: {}.", path, e.source().begin.line, e.description()));
+  }
+  GivenSettings given;
+  for (const auto& [key, node] : table) {
+    const std::string name(key.str());
+    const std::string what = fmt::format("{} in {}", name, path);
+    const Setting& setting =
+        find_setting(name, fmt::format("The key {} in {} (line {})", name, path, node.source().begin.line), "");
+    given[name] = {value_texts(node, setting, what), what};
+  }
+  return given;
+}
+
+TrainOptions resolve(const GivenSettings& flags, const GivenSettings& config) {
+  GivenSettings said = flags;
+  fill_from(said, config);
+  GivenSettings given = said;
+  const std::string run = switch_value(given, "run");
+  if (switch_value(given, "resume") == "true" && !run.empty()) {
+    const std::string saved = (std::filesystem::path(run) / "config.toml").string();
+    if (std::filesystem::exists(saved)) fill_from_saved(given, read_toml(saved));
+  }
+  TrainOptions options;
+  apply_all(given, options);
+  if (!has(given, "gradients")) options.gradients = options.dtype;
+  check_inputs(options);
+  check_training(options, given);
+  check_memory(options, said);
+  return options;
+}
+
+}  // namespace transload::cli

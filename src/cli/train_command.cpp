@@ -1,0 +1,62 @@
+// train and plan: settings in, texts out, signals between.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/size.h"
+#include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/plan_text.h"
+#include "cli/signals.h"
+#include "cli/summary_text.h"
+
+namespace transload::cli {
+namespace {
+
+Observer observe(Console& console) {
+  Observer o;
+  o.say = [&console](const std::string& line) { console.say(line); };
+  o.progress = [&console](const std::string& what, std::uint64_t done, std::uint64_t total) {
+    console.progress(what, done, total);
+  };
+  o.stepped = [&console](const StepReport& step) { console.stepped(step); };
+  o.evaluated = [&console](std::uint64_t step, double loss) {
+    console.say(fmt::format("step {}: validation loss {:.4f}", step, loss));
+  };
+  o.committed = [&console](std::uint64_t step, double seconds) {
+    console.say(fmt::format("step {}: committed in {}", step, format_duration(seconds)));
+  };
+  return o;
+}
+
+std::string resume_hint(const TrainOptions& options) {
+  if (options.nvme_capacity == 0) return "There is no store (--nvme-capacity 0): this run cannot be resumed.";
+  return fmt::format("To go on: transload train --run {} --resume", options.run);
+}
+
+}  // namespace
+
+int run_train(const TrainOptions& options) {
+  Console console;
+  const std::atomic<int>& interrupts = watch_interrupts();
+  Trainer trainer(options, observe(console));
+  console.say(start_text(trainer.plan(), trainer.options()));
+  const nlohmann::json summary = nlohmann::json::parse(trainer.run(interrupts));
+  console.finish_line();
+  fmt::print("{}", summary_text(summary, trainer.options()));
+  if (!summary.value("interrupted", false)) return kDone;
+  fmt::print("Interrupted after step {} of {}. {}\n", summary.value("steps_seen", 0), trainer.options().steps,
+             resume_hint(trainer.options()));
+  return kInterrupted;
+}
+
+int run_plan(const TrainOptions& options) {
+  Observer observer;
+  observer.say = [](const std::string& line) { fmt::print("{}\n", line); };
+  const Trainer trainer(options, observer);
+  fmt::print("{}", plan_text(trainer.plan(), trainer.options()));
+  return kDone;
+}
+
+}  // namespace transload::cli
