@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <set>
 
-#include "base/check.h"
 #include "base/size.h"
 #include "plan/planner.h"
 #include "plan/tier_sequences.h"

@@ -1,12 +1,10 @@
 // predict_step: the plan's transfers beside the computation, in the steady state, and what no schedule can beat.
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <utility>
+#include <vector>
 
-#include "base/check.h"
 #include "plan/link_pair.h"
 #include "plan/planner.h"
-#include "plan/tier_sequences.h"
 
 namespace transload {
 
@@ -41,10 +39,8 @@ class StepSimulation {
         plan_(plan),
         compute_(std::move(compute)),
         nvme_(input.rates.nvme_read, input.rates.nvme_write, input.rates.nvme_duplex),
-        device_(input.rates.host_to_device, input.rates.device_to_host, 0) {
-    const double writes[2] = {write_share(Tier::device), write_share(Tier::host)};
-    std::copy(std::begin(writes), std::end(writes), write_share_);
-  }
+        device_(input.rates.host_to_device, input.rates.device_to_host, 0),
+        write_share_{write_share(Tier::device), write_share(Tier::host)} {}
 
   /// The first step finds cold queues; the last is the steady state.
   double run(int steps) {
@@ -106,7 +102,8 @@ class StepSimulation {
   const Plan& plan_;
   const std::vector<double> compute_;
   LinkPair nvme_, device_;
-  double write_share_[2] = {0, 0}, now_ = 0;
+  const double write_share_[2];
+  double now_ = 0;
   std::uint64_t issued_[2] = {0, 0}, due_[2] = {0, 0};
   std::vector<std::uint64_t> needs_[2];
 };
