@@ -5,8 +5,8 @@
 Prints the peak resident size as the kernel counts it; exits 1 at 1.7 GiB or more."""
 import argparse
 import json
+import os
 import pathlib
-import resource
 import shutil
 import subprocess
 import sys
@@ -27,10 +27,13 @@ def main():
     try:
         data = folder / "tokens.bin"
         data.write_bytes(synthetic(200_000))
-        subprocess.run([TRANSLOAD, "train", "--model", "llama-1b", "--data", data, "--run", folder / "run",
+        process = subprocess.Popen([TRANSLOAD, "train", "--model", "llama-1b", "--data", data, "--run", folder / "run",
                         "--batch-size", "4", "--sequence-length", "512", "--steps", "3", "--commit-every", "1000",
-                        "--host-memory", arguments.host_memory], check=True)
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+                        "--host-memory", arguments.host_memory])
+        _, status, usage = os.wait4(process.pid, 0)
+        if status != 0:
+            sys.exit(f"transload ended with status {status}")
+        peak = usage.ru_maxrss * 1024
         summary = json.loads((folder / "run" / "summary.json").read_text())
     finally:
         shutil.rmtree(folder)
