@@ -41,7 +41,9 @@ struct SettingsCommand {
 void add_settings(SettingsCommand& command) {
   command.app->add_option("--config", command.config, "TOML file with the same names; flags win")
       ->type_name("FILE.toml")
-      ->expected(1);
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
   for (const Setting& s : settings()) {
     if (s.placeholder.empty())
       command.app->add_flag("--" + s.name, command.switches[s.name], s.help)->group(s.group);
@@ -50,7 +52,8 @@ void add_settings(SettingsCommand& command) {
           ->type_name(s.placeholder)
           ->group(s.group)
           ->expected(1)
-          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+          ->allow_extra_args(false);
   }
 }
 
@@ -141,7 +144,8 @@ class CommandLine {
     sub->add_option("--nvme", probe_.nvme, "folder to measure; may be repeated")
         ->type_name("DIR")
         ->expected(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false);
     sub->add_flag("--json", probe_.json, "as JSON");
   }
   void add_verify() {
@@ -157,7 +161,11 @@ class CommandLine {
                             "Examples:\n  transload export runs/first --to exported\n"
                             "  transload export runs/first --to exported --master --optimizer");
     sub->add_option("RUN", run_words_, "run folder")->expected(0, -1);
-    sub->add_option("--to", to_words_, "folder to write; must be new or empty")->type_name("DIR")->expected(1);
+    sub->add_option("--to", to_words_, "folder to write; must be new or empty")
+        ->type_name("DIR")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false);
     sub->add_flag("--master", export_.master, "the fp32 master instead of the training type");
     sub->add_flag("--optimizer", export_.optimizer, "also optimizer.safetensors: moments and step counts");
   }

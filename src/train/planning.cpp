@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "chunk/chunk_search.h"
+#include "plan/residency.h"
 
 namespace transload {
 
@@ -138,6 +139,16 @@ void count_planes(const StepCode& code, RunPlan& plan) {
   }
 }
 
+void place_planes(const StepCode& code, RunPlan& plan) {
+  const std::vector<Tier> where = residency(code.step, plan.plan, code.blocks.size());
+  for (std::size_t b = 0; b < code.blocks.size(); ++b)
+    for (RunPlan::PlaneRow& row : plan.planes) {
+      if (row.plane != code.blocks[b].plane) continue;
+      if (where[b] == Tier::device) row.device_bytes += code.blocks[b].bytes;
+      if (where[b] == Tier::host) row.host_bytes += code.blocks[b].bytes;
+    }
+}
+
 Prepared plan_for(StepCode code, const LeastBudget& least, const TrainOptions& options, const ModelConfig& config) {
   Prepared prepared;
   RunPlan& plan = prepared.plan;
@@ -156,6 +167,7 @@ Prepared plan_for(StepCode code, const LeastBudget& least, const TrainOptions& o
   prepared.in_flight_bytes = in_flight_room(code, plan.budgets, least);
   prepared.code = std::move(code);
   plan.plan = make_plan(plan_input(prepared, prepared.code.step, {}));
+  place_planes(prepared.code, plan);
   return prepared;
 }
 

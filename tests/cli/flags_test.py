@@ -54,8 +54,8 @@ class Flags(Case):
 
     def test_sizes(self):
         for bad in ("1g", "-1", "x", "", "1 XB", "99999999999GiB", "1.2.3MiB", "nan"):
-            self.refused("--host-memory", f"'{bad}'", host_memory=bad)
-        self.refused("host-memory in", "'1g'", toml="host-memory = '1g'", host_memory=None)
+            self.refused("--host-memory", f'"{bad}"', host_memory=bad)
+        self.refused("host-memory in", '"1g"', toml="host-memory = '1g'", host_memory=None)
         self.refused("--link-rate", device="emulated", link_rate="fast")
 
     def test_numbers(self):
@@ -65,7 +65,7 @@ class Flags(Case):
         self.refused("--steps", "whole number", steps="3.5")
         self.refused("--steps", "whole number", steps="99999999999999999999999")
         self.refused("--batch-size", batch_size="0")
-        self.refused("--learning-rate", "'fast'", learning_rate="fast")
+        self.refused("--learning-rate", '"fast"', learning_rate="fast")
         self.refused("--learning-rate", learning_rate="-1e-3")
         self.refused("--learning-rate", learning_rate="inf")
         self.refused("--learning-rate", learning_rate="nan")
@@ -105,7 +105,7 @@ class Flags(Case):
     def test_flags_win_over_the_file(self):
         path = self.folder / "run.toml"
         path.write_text("steps = 7\nhost-memory = '1g'\nbetas = [0.9, 0.95]\nfreeze = ['*norm*']\n")
-        self.assert_refused(run("plan", *self.flags(host_memory=None), "--config", path), "'1g'")
+        self.assert_refused(run("plan", *self.flags(host_memory=None), "--config", path), '"1g"')
         done = run("plan", *self.flags(), "--config", path)
         self.assertEqual(done.returncode, 0, done.stderr)
 
