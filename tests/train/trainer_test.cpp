@@ -70,7 +70,8 @@ TEST_CASE("A run leaves its settings, its record, its summary and a store that v
   CHECK(summary["deviations"] == 0);
   CHECK(summary["step_s_median"].get<double>() > 0);
   CHECK(summary == Json::parse(read_whole(o.run + "/summary.json")));
-  CHECK_THAT(read_whole(o.run + "/config.toml"), Contains("sequence-length = 32") && Contains("host-memory = \"1GiB\""));
+  CHECK_THAT(read_whole(o.run + "/config.toml"),
+             Contains("sequence-length = 32") && Contains("host-memory = \"1GiB\""));
   std::ifstream record(o.run + "/record.jsonl");
   std::map<std::string, int> events;
   for (std::string line; std::getline(record, line);) ++events[Json::parse(line)["event"]];
@@ -261,7 +262,7 @@ TEST_CASE("A budget that is too small: needed, given, what would make it fit") {
   } catch (const BudgetError& error) {
     CHECK(error.needed_bytes == plan.least_host_bytes);
     CHECK(error.given_bytes == o.host_memory);
-    CHECK_THAT(error.what(), Contains("--host-memory") && Contains("--batch-size 1"));
+    CHECK_THAT(error.what(), Contains("It would fit with --host-memory") && Contains("--chunk-size 32KiB"));
   }
   o.host_memory = plan.least_host_bytes;
   CHECK(train(o)["steps"] == 1);
