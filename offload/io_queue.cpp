@@ -147,7 +147,7 @@ bool IoQueue::take_next() {
   block.in_flight = 0;
   block.error = nullptr;
   block.begin_ns = block.end_ns = now_ns();
-  XXH3_64bits_reset(block.hash.get());
+  block.hash.reset();
   live_.push_back(&block);
   current_ = &block;
   return true;
@@ -293,7 +293,7 @@ bool IoQueue::hash_some() {
       if (left == 0) return true;
       const IoSlice& slice = block->io.slices[block->hash_at.slice];
       const std::uint64_t part = std::min({slice.bytes - block->hash_at.offset, end - block->hashed, left});
-      XXH3_64bits_update(block->hash.get(), slice.data + block->hash_at.offset, part);
+      block->hash.update(slice.data + block->hash_at.offset, part);
       block->hashed += part;
       block->hash_at.offset += part;
       left -= part;
@@ -322,7 +322,7 @@ void IoQueue::complete(Active& block) {
   IoResult result{std::move(block.error), 0, block.end_ns - block.begin_ns};
   block.error = nullptr;
   if (result.error == nullptr) {
-    result.checksum = XXH3_64bits_digest(block.hash.get());
+    result.checksum = block.hash.digest();
     if (io.check && result.checksum != io.checksum) {
       result.error = std::make_exception_ptr(DamageError(fmt::format(
           "{} is damaged: {} ({} bytes at offset {}) has checksum {:016x}, and {:016x} was written. Restore the store "

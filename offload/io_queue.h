@@ -15,8 +15,6 @@
 // Memory: all of it is taken at construction.
 #pragma once
 
-#include <xxhash.h>
-
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -28,6 +26,7 @@
 #include <thread>
 #include <vector>
 
+#include "offload/checksum.h"
 #include "offload/io_backend.h"
 #include "offload/store.h"
 
@@ -85,7 +84,7 @@ class IoQueue {
     int in_flight = 0;
     std::exception_ptr error;
     std::uint64_t begin_ns = 0, end_ns = 0;
-    std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hash{XXH3_createState(), XXH3_freeState};
+    Checksum hash;
   };
   struct Request : IoRequest {
     Active* block = nullptr;

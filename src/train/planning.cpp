@@ -78,9 +78,11 @@ std::vector<SlotClass> slot_classes(const StepCode& code, const TrainOptions& op
   return out;
 }
 
-std::uint64_t total_bytes(const std::vector<SlotClass>& slots) {
-  std::uint64_t bytes = 0;
-  for (const SlotClass& s : slots) bytes += s.bytes * s.count;
+/// On disk: slots, a header a file, and room for two manifests, as the store counts.
+std::uint64_t store_bytes(const std::vector<SlotClass>& slots) {
+  if (slots.empty()) return 0;
+  std::uint64_t bytes = 4 * MiB;
+  for (const SlotClass& s : slots) bytes += kSlotGrain + s.bytes * s.count;
   return bytes;
 }
 
@@ -161,7 +163,7 @@ Prepared plan_for(StepCode code, const LeastBudget& least, const TrainOptions& o
   count_parameters(*code.layout, plan);
   count_planes(code, plan);
   if (options.nvme_capacity > 0) prepared.slots = slot_classes(code, options);
-  plan.store_bytes = total_bytes(prepared.slots);
+  plan.store_bytes = store_bytes(prepared.slots);
   prepared.in_flight_bytes = in_flight_room(code, plan.budgets, least);
   prepared.code = std::move(code);
   plan.plan = make_plan(plan_input(prepared, prepared.code.step, {}));

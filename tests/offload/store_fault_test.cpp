@@ -121,14 +121,15 @@ TEST_CASE("an error reaches its own waiter once, by name, and no other") {
         const os::InterceptScope scope(base);
         store = Store::create(options, {{kBytes, 4}}, {});
       }
-      const Frames frames(kBytes);
-      const std::vector<IoSlice> slices = frames.slices(kBytes);
-      fill_content(slices, 1, 1);
+      std::vector<Frames> frames;
+      std::vector<std::vector<IoSlice>> slices;
       std::vector<SlotId> slots;
       std::uint64_t checksum = 0;
       for (int i = 0; i < 4; ++i) {
+        slices.push_back(frames.emplace_back(kBytes).slices(kBytes));
+        fill_content(slices.back(), 1, 1);
         slots.push_back(store->allocate(kBytes));
-        checksum = write_block(*store, slots.back(), slices).checksum;
+        checksum = write_block(*store, slots.back(), slices.back()).checksum;
       }
       // The middle of the third block fails.
       const std::uint64_t at = 4096 + 2 * kBytes + 2 * MiB;
@@ -139,8 +140,8 @@ TEST_CASE("an error reaches its own waiter once, by name, and no other") {
           return std::nullopt;
         });
         for (std::size_t i = 0; i < 4; ++i) {
-          if (kind == OpKind::write) store->submit_write(slots[i], slices, "chunk 12 moment1", &waiters[i]);
-          if (kind == OpKind::read) store->submit_read(slots[i], slices, checksum, "chunk 12 moment1", &waiters[i]);
+          if (kind == OpKind::write) store->submit_write(slots[i], slices[i], "chunk 12 moment1", &waiters[i]);
+          if (kind == OpKind::read) store->submit_read(slots[i], slices[i], checksum, "chunk 12 moment1", &waiters[i]);
         }
         for (Waiter& waiter : waiters) waiter.wait();
       }
@@ -156,7 +157,7 @@ TEST_CASE("an error reaches its own waiter once, by name, and no other") {
         CHECK(message.find("wanted 2097152 bytes, got 0") != std::string::npos);
         CHECK_THROWS_AS(std::rethrow_exception(waiters[i].wait().error), IoError);
       }
-      CHECK(message_of(write_block(*store, slots[2], slices)).empty());
+      CHECK(message_of(write_block(*store, slots[2], slices[2])).empty());
     }
   }
 }

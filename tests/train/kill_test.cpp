@@ -18,8 +18,8 @@ using namespace transload::testing;
 
 namespace {
 
-constexpr const char* kRun = "TRANSLOAD_KILL_TEST_RUN";
-constexpr const char* kDevice = "TRANSLOAD_KILL_TEST_DEVICE";
+constexpr const char* kRunVariable = "TRANSLOAD_KILL_TEST_RUN";
+constexpr const char* kDeviceVariable = "TRANSLOAD_KILL_TEST_DEVICE";
 
 TrainOptions victim_options(const std::string& run, const std::string& device) {
   TrainOptions o = options_of({.budget = 1.3,
@@ -34,8 +34,8 @@ TrainOptions victim_options(const std::string& run, const std::string& device) {
 
 /// Starts this program as a victim: a process of its own, since threads do not survive a fork.
 pid_t start_victim(const std::string& run, const std::string& device) {
-  ::setenv(kRun, run.c_str(), 1);
-  ::setenv(kDevice, device.c_str(), 1);
+  ::setenv(kRunVariable, run.c_str(), 1);
+  ::setenv(kDeviceVariable, device.c_str(), 1);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
@@ -65,9 +65,9 @@ bool was_killed(int status) { return WIFSIGNALED(status) && WTERMSIG(status) == 
 }  // namespace
 
 TEST_CASE("A run that is killed", "[.victim]") {
-  const char* run = std::getenv(kRun);
+  const char* run = std::getenv(kRunVariable);
   REQUIRE(run != nullptr);
-  TrainOptions o = victim_options(run, std::getenv(kDevice));
+  TrainOptions o = victim_options(run, std::getenv(kDeviceVariable));
   o.resume = Store::exists(std::string(run) + "/store");
   const Json summary = train(o);
   CHECK(summary["steps_seen"] == o.steps);

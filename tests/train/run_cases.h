@@ -2,6 +2,8 @@
 // fingerprint of what it committed.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>

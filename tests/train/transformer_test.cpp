@@ -43,7 +43,7 @@ TEST_CASE("gradients of several panels are the slope of the loss") {
   // as large as the panel.
   ModelConfig config = GENERATE(tiny_llama(), tiny_gpt2());
   config.layers = 1;
-  config.vocab = 40000;
+  config.vocab = 20000;
   config.intermediate = 20000;
   config.initializer_range = 0.05;
   const bool gpt2 = config.family == Family::gpt2;
