@@ -31,7 +31,7 @@ struct NumaNode {
   std::string cores;
 };
 struct NumaFacts {
-  std::string source;  ///< "hwloc 2.9.0" | "/sys"
+  std::string source;  ///< "hwloc" | "/sys"
   std::vector<NumaNode> nodes;
 };
 

@@ -90,7 +90,7 @@ NumaFacts numa_from_hwloc() {
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0) return facts;
   if (hwloc_topology_load(topology) == 0) {
-    facts.source = fmt::format("hwloc {}.{}", HWLOC_API_VERSION >> 16, (HWLOC_API_VERSION >> 8) & 0xFF);
+    facts.source = "hwloc";
     const int count = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
     for (int i = 0; i < count; ++i) {
       const hwloc_obj_t object = hwloc_get_obj_by_type(topology, HWLOC_OBJ_NUMANODE, static_cast<unsigned>(i));

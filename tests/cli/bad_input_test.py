@@ -98,22 +98,22 @@ class DisksThatFail(Case):
         self.assertEqual(resumed.returncode, 0, resumed.stderr)
         self.assertEqual(self.fingerprint(), self.fingerprint(whole))
 
-    def writes_of_a_run(self):
-        """How many writes a whole run makes: found by a fault that never comes."""
-        low, high = 1, 1 << 20
+    def calls_of_a_run(self, kind):
+        """How many calls of this kind a whole run makes: found by a fault that never comes."""
+        low, high = 1, 1 << 16
         while low < high:
             middle = (low + high) // 2
             shutil.rmtree(self.run_folder, ignore_errors=True)
-            done = faulty("write", middle, "EIO", "train", *self.flags(steps=6, commit_every="2", host_memory="1MiB"))
+            done = faulty(kind, middle, "EIO", "train", *self.flags(steps=6, commit_every="2", host_memory="1MiB"))
             low, high = (low, middle) if done.returncode == 0 else (middle + 1, high)
         shutil.rmtree(self.run_folder, ignore_errors=True)
         return low - 1
 
     def test_disk_full_in_the_middle(self):
-        self.check("write", self.writes_of_a_run() * 8 // 10, "ENOSPC", "No space left")
+        self.check("write", self.calls_of_a_run("write") * 8 // 10, "ENOSPC", "No space left")
 
     def test_sync_fails(self):
-        self.check("sync", 12, "EIO", "Input/output error")
+        self.check("sync", self.calls_of_a_run("sync") * 8 // 10, "EIO", "Input/output error")
 
 
 class DamagedStores(Case):
@@ -261,7 +261,7 @@ class Data(Case):
         self.text.write_text("")
         self.refused("text.txt")
         self.text.write_text("short")
-        self.refused("text.txt", "33")
+        self.refused("5 tokens", "needs 33")
 
     def test_odd_size(self):
         path = self.folder / "odd.bin"
