@@ -73,6 +73,7 @@ std::vector<SlotClass> slot_classes(const StepCode& code, const TrainOptions& op
     slots.count += block.durable && !frozen && options.durable ? 2 : 1;
   }
   std::vector<SlotClass> out;
+  out.reserve(classes.size());
   for (auto& [bytes, slots] : classes)
     out.push_back({.bytes = bytes, .count = slots.count + std::min(slots.count, kOnTheirWay)});
   return out;

@@ -109,7 +109,7 @@ std::string place_of_store(const TrainOptions& options) {
   const std::string run = fs::weakly_canonical(options.run, error).lexically_normal().string();
   const std::string name = fmt::format("transload-{}-{:016x}", fs::path(run).filename().string(),
                                        static_cast<std::uint64_t>(XXH3_64bits(run.data(), run.size())));
-  const std::string place = (fs::canonical(options.nvme) / name).string();
+  std::string place = (fs::canonical(options.nvme) / name).string();
   if (linked && fs::exists(existing, error) && !fs::equivalent(existing, place, error))
     throw InputError(
         fmt::format("The store of run {} lies in {}, not below --nvme {}. Leave --nvme out to go on there.",

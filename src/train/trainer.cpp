@@ -70,9 +70,9 @@ void check_store(const TrainOptions& options, const std::string& folder) {
   const bool exists = Store::exists(folder);
   if (exists && !options.resume)
     throw InputError(
-        fmt::format("The run folder {} holds a store already. Add --resume to go on with it, choose another "
-                    "--run folder, or remove this one.",
-                    options.run));
+        fmt::format("The run {} holds a store already, in {}. Add --resume to go on with it, choose another "
+                    "--run folder, or remove both.",
+                    options.run, folder));
   if (!exists && options.resume)
     throw InputError(
         fmt::format("--resume: there is no store in {}. Leave --resume out to begin a run there.", options.run));
