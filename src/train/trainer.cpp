@@ -38,31 +38,40 @@ void note_store(const TrainOptions& options, RunPlan& plan) {
         "--durability none: the store can be opened again only after a clean end; a crash loses the run.");
 }
 
-/// Room for the store, before anything is written.
-void check_room(const TrainOptions& options, const std::string& folder, std::uint64_t already, RunPlan& plan) {
-  if (plan.store_bytes > options.nvme_capacity)
-    throw InputError(fmt::format(
-        "The store takes {} and --nvme-capacity gives {}. Give at least --nvme-capacity {}MiB, "
-        "or --durability none, which needs no second slots.",
-        format_size(plan.store_bytes), format_size(options.nvme_capacity), ceil_div(plan.store_bytes, MiB)));
-  const os::Space space = space_at(folder);
-  const std::uint64_t wanted = plan.store_bytes - std::min(plan.store_bytes, already);
-  if (wanted > space.free_bytes)
-    throw InputError(
-        fmt::format("The store in {} needs {} more and its drive has {} free. Make room, or name a folder "
-                    "on another drive with --nvme.",
-                    folder, format_size(wanted), format_size(space.free_bytes)));
-  if (space.file_system == "tmpfs" || space.file_system == "ramfs")
-    plan.notes.push_back(fmt::format("The store's folder {} lies on {}, which is memory: its {} count as memory too.",
-                                     folder, space.file_system, format_size(plan.store_bytes)));
-}
-
 std::uint64_t bytes_in(const std::string& folder) {
   std::uint64_t bytes = 0;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error))
     if (entry.is_regular_file(error)) bytes += entry.file_size(error);
   return bytes;
+}
+
+void check_capacity(const TrainOptions& options, const RunPlan& plan) {
+  if (plan.store_bytes <= options.nvme_capacity) return;
+  throw InputError(
+      fmt::format("The store takes {} and --nvme-capacity gives {}. Give at least --nvme-capacity {}MiB, "
+                  "or --durability none, which needs no second slots.",
+                  format_size(plan.store_bytes), format_size(options.nvme_capacity), ceil_div(plan.store_bytes, MiB)));
+}
+
+/// Why the store will not fit on its drive; empty where it does. A plan may say so, a run is refused.
+std::string lack_of_room(const std::string& folder, const RunPlan& plan) {
+  const std::uint64_t wanted = plan.store_bytes - std::min(plan.store_bytes, bytes_in(folder));
+  const std::uint64_t free_bytes = space_at(folder).free_bytes;
+  if (wanted <= free_bytes) return {};
+  return fmt::format(
+      "The store in {} needs {} more and its drive has {} free. Make room, or name a folder on another "
+      "drive with --nvme.",
+      folder, format_size(wanted), format_size(free_bytes));
+}
+
+void note_drive(const std::string& folder, RunPlan& plan) {
+  const std::string lacking = lack_of_room(folder, plan);
+  if (!lacking.empty()) plan.notes.push_back(lacking);
+  const std::string kind = space_at(folder).file_system;
+  if (kind == "tmpfs" || kind == "ramfs")
+    plan.notes.push_back(fmt::format("The store's folder {} lies on {}, which is memory: its {} count as memory too.",
+                                     folder, kind, format_size(plan.store_bytes)));
 }
 
 /// A new run must not meet a store, a resumed one must.
@@ -99,7 +108,8 @@ struct Trainer::Impl {
     open_data(options, inputs);
     if (resume) check_resumed_data(options, inputs, *resume);
     prepared = prepare(options, inputs.config, resume ? resume->chunk_bytes : options.chunk_size);
-    if (!folder.empty()) check_room(options, folder, bytes_in(folder), prepared.plan);
+    if (stored) check_capacity(options, prepared.plan);
+    if (!folder.empty()) note_drive(folder, prepared.plan);
     note_store(options, prepared.plan);
     if (resume) prepared.plan.notes.insert(prepared.plan.notes.end(), resume->notes.begin(), resume->notes.end());
   }
@@ -114,6 +124,10 @@ struct Trainer::Impl {
   }
 
   std::string train(const std::atomic<int>& interrupt) {
+    if (options.nvme_capacity > 0) {  // before anything is made or written
+      const std::string lacking = lack_of_room(place_of_store(options), prepared.plan);
+      if (!lacking.empty()) throw InputError(lacking);
+    }
     const RunFolder folder(options.run);
     folder.write_file("config.toml", config_toml(options));
     if (observer.planned) observer.planned(prepared.plan);

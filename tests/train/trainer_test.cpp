@@ -302,6 +302,26 @@ TEST_CASE("A store larger than its capacity is refused before anything is writte
   CHECK(train(o)["steps"] == 1);
 }
 
+TEST_CASE("A store larger than its drive is planned and said, and refused before anything is written") {
+  TempFolder folder;
+  TrainOptions o = small(folder, 1);
+  o.model = "llama-7b";
+  o.data = folder.write("text.txt", std::string(5000, 'a'));
+  o.chunk_size = 64 * MiB;
+  o.host_memory = 8 * GiB;
+  const Trainer planned(o, {});
+  const std::uint64_t needed = planned.plan().store_bytes;
+  if (space_at(folder.path()).free_bytes >= needed) {
+    WARN("skipped: the drive has room for " << format_size(needed));
+    return;
+  }
+  std::string notes;
+  for (const std::string& note : planned.plan().notes) notes += note;
+  CHECK_THAT(notes, Contains("Make room"));
+  CHECK_THAT(refusal(o), Contains(format_size(needed)) && Contains("Make room"));
+  CHECK_FALSE(fs::exists(o.run));
+}
+
 TEST_CASE("Without a store a run trains in memory and says that it cannot be resumed") {
   TempFolder folder;
   TrainOptions o = small(folder, 3);
