@@ -71,6 +71,7 @@ TEST_CASE("A run that is killed", "[.victim]") {
   const TrainOptions o = victim_options(run, std::getenv(kDeviceVariable));
   const Json summary = train(o);
   CHECK(summary["steps_seen"] == o.steps);
+  CHECK(summary["peak_resident_bytes"].get<std::uint64_t>() <= o.host_memory + o.device_memory + 200 * MiB);
 }
 
 TEST_CASE("Killed at random instants and resumed, a run ends with the same bits") {

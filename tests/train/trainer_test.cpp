@@ -268,6 +268,29 @@ TEST_CASE("A budget that is too small: needed, given, what would make it fit") {
   CHECK(train(o)["steps"] == 1);
 }
 
+TEST_CASE("A device that is too small is refused as the host's is") {
+  TempFolder folder;
+  TrainOptions o = options_of({.device = DeviceKind::emulated, .steps = 1}, folder.path("run"));
+  const RunPlan plan = Trainer(o, {}).plan();
+  o.device_memory = plan.least_device_bytes - 1;
+  CHECK_THAT(refusal(o), Contains("of device memory") && Contains("--device-memory"));
+  o.device_memory = plan.least_device_bytes;
+  o.host_memory = plan.least_host_bytes;
+  CHECK(train(o)["steps"] == 1);
+}
+
+TEST_CASE("The chunk size is searched for where it is left open, and the budget of every choice holds") {
+  TempFolder folder;
+  TrainOptions o = small(folder, 1);
+  o.chunk_size = 0;
+  Trainer trainer(o, {});
+  CHECK(trainer.options().chunk_size == trainer.plan().chunk_size);
+  CHECK(trainer.plan().chunk_size >= 256 * KiB);
+  CHECK(trainer.plan().least_host_bytes <= o.host_memory);
+  o.host_memory = 64 * KiB;
+  CHECK_THAT(refusal(o), Contains("It would fit with --host-memory"));
+}
+
 TEST_CASE("A store larger than its capacity is refused before anything is written") {
   TempFolder folder;
   TrainOptions o = small(folder, 1);
