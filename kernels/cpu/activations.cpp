@@ -83,7 +83,7 @@ HWY_INLINE HWY_ATTR Normal normal(V x) {
   // Beyond 20 the bell is zero, and the square's rounding (infinity less infinity) of no account.
   const auto near = hn::Not(hn::Gt(hn::Abs(x), hn::Set(d, 20.0f)));
   const V rest = hn::IfThenElseZero(near, hn::MulSub(x, x, square));
-  const V bell = hn::Mul(exp_of(hn::Neg(hn::Mul(square, half))), hn::NegMulAdd(rest, half, one));
+  const V bell = hn::Mul(exp_of_bounded(hn::Neg(hn::Mul(square, half))), hn::NegMulAdd(rest, half, one));
   const V tail = hn::Mul(hn::Mul(half, bell), hn::Mul(t, p));
   return {hn::IfThenElse(hn::Gt(x, hn::Zero(d)), hn::Sub(one, tail), tail), bell};
 }

@@ -15,24 +15,20 @@
 namespace transload::kernels {
 namespace {
 
-constexpr std::int64_t kQueries = 128;         // rows of a panel
+constexpr std::int64_t kQueries = 128;          // rows of a panel
 constexpr std::int64_t kKeys = kScoreColumns;  // columns of a block of scores, a multiple of kQueries
 constexpr std::int64_t kScores = kQueries * kKeys;
 
-/// Rows [tokens, head_dim] as products read them: E is T, or float where bf16 is widened.
-template <class E>
-struct Rows {
-  const E* data;
-  std::int64_t ld;
-};
-
-template <class E, class T>
-Rows<E> rows_of(const T* from, std::int64_t ld, std::int64_t rows, std::int64_t head_dim, float* room) {
-  if constexpr (std::is_same_v<E, T>) {
-    return {from, ld};
-  } else {
-    for (std::int64_t r = 0; r < rows; ++r) widen_row(from + r * ld, room + r * head_dim, head_dim);
-    return {room, head_dim};
+/// Rows [rows, head_dim] of one head as products read them: dense (in an activation, rows lie so far apart that few
+/// fit a cache at once), and widened where E is float and T bf16.
+template <class T, class E>
+void gather(const T* from, std::int64_t ld, std::int64_t rows, std::int64_t head_dim, E* to) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    if constexpr (std::is_same_v<E, T>) {
+      std::copy_n(from + r * ld, head_dim, to + r * head_dim);
+    } else {
+      widen_row(from + r * ld, to + r * head_dim, head_dim);
+    }
   }
 }
 
@@ -43,33 +39,31 @@ constexpr Dtype dtype_of() {
 
 /// A [m, k] · B [n, k]ᵀ into a block of scores.
 template <class E>
-void scores(Rows<E> a, Rows<E> b, std::int64_t m, std::int64_t n, std::int64_t k, float* c) {
-  TileForm form{.m = m, .n = n, .k = k, .lda = a.ld, .ldb = b.ld, .ldc = kKeys};
+void scores(const E* a, const E* b, std::int64_t m, std::int64_t n, std::int64_t k, float* c) {
+  TileForm form{.m = m, .n = n, .k = k, .lda = k, .ldb = k, .ldc = kKeys};
   form.b_transposed = true;
   form.operands = dtype_of<E>();
-  tile_product(form, a.data, b.data, c);
+  tile_product(form, a, b, c);
 }
 /// C [m, n] (+)= P [m, k] · B [k, n], P a block of scores.
 template <class E>
-void weighted(const E* p, Rows<E> b, std::int64_t m, std::int64_t n, std::int64_t k, float* c, std::int64_t ldc,
-              bool accumulate) {
-  TileForm form{.m = m, .n = n, .k = k, .lda = kKeys, .ldb = b.ld, .ldc = ldc};
+void weighted(const E* p, const E* b, std::int64_t m, std::int64_t n, std::int64_t k, float* c, bool accumulate) {
+  TileForm form{.m = m, .n = n, .k = k, .lda = kKeys, .ldb = n, .ldc = n};
   form.accumulate = accumulate;
   form.operands = dtype_of<E>();
-  tile_product(form, p, b.data, c);
+  tile_product(form, p, b, c);
 }
 /// C [m, n] += P [k, m]ᵀ · B [k, n], P a block of scores.
 template <class E>
-void weighted_transposed(const E* p, Rows<E> b, std::int64_t m, std::int64_t n, std::int64_t k, float* c,
-                         std::int64_t ldc) {
-  TileForm form{.m = m, .n = n, .k = k, .lda = kKeys, .ldb = b.ld, .ldc = ldc};
+void weighted_transposed(const E* p, const E* b, std::int64_t m, std::int64_t n, std::int64_t k, float* c) {
+  TileForm form{.m = m, .n = n, .k = k, .lda = kKeys, .ldb = n, .ldc = n};
   form.a_transposed = true;
   form.accumulate = true;
   form.operands = dtype_of<E>();
-  tile_product(form, p, b.data, c);
+  tile_product(form, p, b, c);
 }
 
-/// The running thread's blocks: scores and their gradients in fp32 and as operands, a panel's result, widened rows.
+/// The running thread's blocks: scores and their gradients in fp32 and as operands, operands, a panel's result.
 template <class E>
 struct Blocks {
   explicit Blocks(std::int64_t head_dim) {
@@ -81,22 +75,16 @@ struct Blocks {
     };
     s = take(kScores);
     ds = take(kScores);
-    if constexpr (std::is_same_v<E, float>) {
-      p = s;
-      dp = ds;
-    } else {
-      p = reinterpret_cast<E*>(take(kScores));
-      dp = reinterpret_cast<E*>(take(kScores));
-    }
+    p = reinterpret_cast<E*>(std::is_same_v<E, float> ? s : take(kScores));
+    dp = reinterpret_cast<E*>(std::is_same_v<E, float> ? ds : take(kScores));
     result = take(kQueries * head_dim);
-    q = take(kQueries * head_dim);
-    dout = take(kQueries * head_dim);
-    k = take(kKeys * head_dim);
-    v = take(kKeys * head_dim);
+    q = reinterpret_cast<E*>(take(kQueries * head_dim));
+    dout = reinterpret_cast<E*>(take(kQueries * head_dim));
+    k = reinterpret_cast<E*>(take(kKeys * head_dim));
+    v = reinterpret_cast<E*>(take(kKeys * head_dim));
   }
-  float *s, *ds;
-  E *p, *dp;
-  float *result, *q, *dout, *k, *v;
+  float *s, *ds, *result;
+  E *p, *dp, *q, *dout, *k, *v;
 };
 
 std::int64_t panels(const AttentionShape& s) { return (s.length + kQueries - 1) / kQueries; }
@@ -125,13 +113,13 @@ void forward_panel(const AttentionShape& s, const Panel& at, const T* q, const T
   std::array<float, kQueries> max, sum;
   max.fill(-std::numeric_limits<float>::infinity());
   sum.fill(0.0f);
-  const Rows<E> queries = rows_of<E>(q + at.query(s, s.ld_q), s.ld_q, at.rows, s.head_dim, blocks.q);
+  gather(q + at.query(s, s.ld_q), s.ld_q, at.rows, s.head_dim, blocks.q);
   const std::int64_t limit = at.first + at.rows;
   for (std::int64_t key = 0; key < limit; key += kKeys) {
     const std::int64_t columns = std::min(kKeys, limit - key);
-    const Rows<E> keys = rows_of<E>(k + at.key(s, s.ld_k, key), s.ld_k, columns, s.head_dim, blocks.k);
-    const Rows<E> values = rows_of<E>(v + at.key(s, s.ld_v, key), s.ld_v, columns, s.head_dim, blocks.v);
-    scores(queries, keys, at.rows, columns, s.head_dim, blocks.s);
+    gather(k + at.key(s, s.ld_k, key), s.ld_k, columns, s.head_dim, blocks.k);
+    gather(v + at.key(s, s.ld_v, key), s.ld_v, columns, s.head_dim, blocks.v);
+    scores(blocks.q, blocks.k, at.rows, columns, s.head_dim, blocks.s);
     for (std::int64_t r = 0; r < at.rows; ++r) {
       const std::int64_t valid = std::min(columns, at.first + r + 1 - key);
       const auto i = static_cast<std::size_t>(r);
@@ -139,7 +127,7 @@ void forward_panel(const AttentionShape& s, const Panel& at, const T* q, const T
           kernels.forward(blocks.s + r * kKeys, valid, columns, s.scale, max[i], sum[i], blocks.p + r * kKeys);
       if (key > 0) scale_row(blocks.result + r * s.head_dim, s.head_dim, earlier);
     }
-    weighted(blocks.p, values, at.rows, s.head_dim, columns, blocks.result, s.head_dim, key > 0);
+    weighted(blocks.p, blocks.v, at.rows, s.head_dim, columns, blocks.result, key > 0);
   }
   for (std::int64_t r = 0; r < at.rows; ++r) {
     const auto i = static_cast<std::size_t>(r);
@@ -148,15 +136,10 @@ void forward_panel(const AttentionShape& s, const Panel& at, const T* q, const T
   }
 }
 
-/// Gradients of keys and values in fp32 while they are summed: where they belong, or in scratch.
-struct Sums {
-  float *dk, *dv;
-  std::int64_t ld_k, ld_v;
-};
-
+/// dk, dv: [length, head_dim] in fp32, of this key/value head; the panel's part is added.
 template <class E, class T>
 void backward_panel(const AttentionShape& s, const Panel& at, const T* q, const T* k, const T* v, const T* out,
-                    const T* dout, const float* lse, T* dq, const Sums& sums) {
+                    const T* dout, const float* lse, T* dq, float* dk, float* dv) {
   const auto& kernels = attention_row_kernels<T, E>();
   const Blocks<E> blocks(s.head_dim);
   std::array<float, kQueries> delta;
@@ -164,23 +147,23 @@ void backward_panel(const AttentionShape& s, const Panel& at, const T* q, const 
     const std::int64_t o = at.query(s, s.ld_o) + r * s.ld_o;
     delta[static_cast<std::size_t>(r)] = dot_row(out + o, dout + o, s.head_dim);
   }
-  const Rows<E> queries = rows_of<E>(q + at.query(s, s.ld_q), s.ld_q, at.rows, s.head_dim, blocks.q);
-  const Rows<E> gradient = rows_of<E>(dout + at.query(s, s.ld_o), s.ld_o, at.rows, s.head_dim, blocks.dout);
+  gather(q + at.query(s, s.ld_q), s.ld_q, at.rows, s.head_dim, blocks.q);
+  gather(dout + at.query(s, s.ld_o), s.ld_o, at.rows, s.head_dim, blocks.dout);
   const std::int64_t limit = at.first + at.rows;
   for (std::int64_t key = 0; key < limit; key += kKeys) {
     const std::int64_t columns = std::min(kKeys, limit - key);
-    const Rows<E> keys = rows_of<E>(k + at.key(s, s.ld_k, key), s.ld_k, columns, s.head_dim, blocks.k);
-    const Rows<E> values = rows_of<E>(v + at.key(s, s.ld_v, key), s.ld_v, columns, s.head_dim, blocks.v);
-    scores(queries, keys, at.rows, columns, s.head_dim, blocks.s);
-    scores(gradient, values, at.rows, columns, s.head_dim, blocks.ds);
+    gather(k + at.key(s, s.ld_k, key), s.ld_k, columns, s.head_dim, blocks.k);
+    gather(v + at.key(s, s.ld_v, key), s.ld_v, columns, s.head_dim, blocks.v);
+    scores(blocks.q, blocks.k, at.rows, columns, s.head_dim, blocks.s);
+    scores(blocks.dout, blocks.v, at.rows, columns, s.head_dim, blocks.ds);
     for (std::int64_t r = 0; r < at.rows; ++r) {
       const std::int64_t valid = std::min(columns, at.first + r + 1 - key), row = r * kKeys;
       kernels.backward(blocks.s + row, blocks.ds + row, valid, columns, s.scale, lse[at.row(s) + r],
                        delta[static_cast<std::size_t>(r)], blocks.p + row, blocks.dp + row);
     }
-    weighted_transposed(blocks.p, gradient, columns, s.head_dim, at.rows, sums.dv + key * sums.ld_v, sums.ld_v);
-    weighted_transposed(blocks.dp, queries, columns, s.head_dim, at.rows, sums.dk + key * sums.ld_k, sums.ld_k);
-    weighted(blocks.dp, keys, at.rows, s.head_dim, columns, blocks.result, s.head_dim, key > 0);
+    weighted_transposed(blocks.p, blocks.dout, columns, s.head_dim, at.rows, dv + key * s.head_dim);
+    weighted_transposed(blocks.dp, blocks.q, columns, s.head_dim, at.rows, dk + key * s.head_dim);
+    weighted(blocks.dp, blocks.k, at.rows, s.head_dim, columns, blocks.result, key > 0);
   }
   for (std::int64_t r = 0; r < at.rows; ++r) {
     round_row(blocks.result + r * s.head_dim, nullptr, dq + at.query(s, s.ld_q) + r * s.ld_q, s.head_dim);
@@ -191,30 +174,19 @@ void backward_panel(const AttentionShape& s, const Panel& at, const T* q, const 
 template <class E, class T>
 void backward_head(const AttentionShape& s, std::int64_t batch, std::int64_t kv_head, const T* q, const T* k,
                    const T* v, const T* out, const T* dout, const float* lse, T* dq, T* dk, T* dv, float* scratch) {
-  const std::int64_t group = s.heads / s.kv_heads;
-  const Panel at = panel_of(s, batch, kv_head * group, 0);
-  T *const dk_head = dk + at.key(s, s.ld_k, 0), *const dv_head = dv + at.key(s, s.ld_v, 0);
-  Sums sums;
-  if constexpr (std::is_same_v<T, float>) {
-    sums = {dk_head, dv_head, s.ld_k, s.ld_v};
-  } else {
-    float* mine = scratch + (batch * s.kv_heads + kv_head) * 2 * s.length * s.head_dim;
-    sums = {mine, mine + s.length * s.head_dim, s.head_dim, s.head_dim};
-  }
-  for (std::int64_t t = 0; t < s.length; ++t) {
-    std::fill_n(sums.dk + t * sums.ld_k, s.head_dim, 0.0f);
-    std::fill_n(sums.dv + t * sums.ld_v, s.head_dim, 0.0f);
-  }
+  const std::int64_t group = s.heads / s.kv_heads, size = s.length * s.head_dim;
+  float* const dk_sum = scratch + (batch * s.kv_heads + kv_head) * 2 * size;
+  float* const dv_sum = dk_sum + size;
+  std::fill_n(dk_sum, 2 * size, 0.0f);
   for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     for (std::int64_t i = 0; i < panels(s); ++i) {
-      backward_panel<E>(s, panel_of(s, batch, head, i), q, k, v, out, dout, lse, dq, sums);
+      backward_panel<E>(s, panel_of(s, batch, head, i), q, k, v, out, dout, lse, dq, dk_sum, dv_sum);
     }
   }
-  if constexpr (!std::is_same_v<T, float>) {
-    for (std::int64_t t = 0; t < s.length; ++t) {
-      round_row(sums.dk + t * sums.ld_k, nullptr, dk_head + t * s.ld_k, s.head_dim);
-      round_row(sums.dv + t * sums.ld_v, nullptr, dv_head + t * s.ld_v, s.head_dim);
-    }
+  const Panel first = panel_of(s, batch, kv_head * group, 0);
+  for (std::int64_t t = 0; t < s.length; ++t) {
+    round_row(dk_sum + t * s.head_dim, nullptr, dk + first.key(s, s.ld_k, t), s.head_dim);
+    round_row(dv_sum + t * s.head_dim, nullptr, dv + first.key(s, s.ld_v, t), s.head_dim);
   }
 }
 
@@ -236,8 +208,7 @@ void check_shape(const AttentionShape& s) {
 
 }  // namespace
 
-std::uint64_t attention_scratch_bytes(const AttentionShape& s, Dtype dtype) {
-  if (dtype == Dtype::f32) return 0;
+std::uint64_t attention_scratch_bytes(const AttentionShape& s, Dtype) {
   return static_cast<std::uint64_t>(2 * s.batch * s.kv_heads * s.length * s.head_dim) * sizeof(float);
 }
 

@@ -63,13 +63,13 @@ HWY_ATTR float forward_scores(const float* s, std::int64_t valid, std::int64_t c
   const V shift = hn::Set(d, new_max);
   V total = hn::Zero(d);
   for (i = 0; i + lanes <= valid; i += lanes) {
-    const V e = exp_of(hn::MulSub(load(s + i), scaled_by, shift));
+    const V e = exp_of_bounded(hn::MulSub(load(s + i), scaled_by, shift));
     total = hn::Add(total, e);
     store_rounded<T>(e, p + i);
   }
   if (i < valid) {
     const auto mask = hn::FirstN(d, static_cast<std::size_t>(valid - i));
-    const V e = hn::IfThenElseZero(mask, exp_of(hn::MulSub(load(s + i), scaled_by, shift)));
+    const V e = hn::IfThenElseZero(mask, exp_of_bounded(hn::MulSub(load(s + i), scaled_by, shift)));
     total = hn::Add(total, e);
     store_rounded<T>(e, p + i);
     i += lanes;
@@ -88,12 +88,19 @@ HWY_ATTR void backward_scores(const float* s, const float* dp, std::int64_t vali
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const V scaled_by = hn::Set(d, scale), shift = hn::Set(d, lse), less = hn::Set(d, delta);
   std::int64_t i = 0;
-  for (; i < valid; i += lanes) {
-    const auto mask = hn::FirstN(d, static_cast<std::size_t>(std::min(lanes, valid - i)));
-    const V e = hn::IfThenElseZero(mask, exp_of(hn::MulSub(load(s + i), scaled_by, shift)));
+  for (; i + lanes <= valid; i += lanes) {
+    const V e = exp_of_bounded(hn::MulSub(load(s + i), scaled_by, shift));
     const V slope = hn::Mul(hn::Mul(e, hn::Sub(load(dp + i), less)), scaled_by);
     store_rounded<T>(e, p + i);
+    store_rounded<T>(slope, ds + i);
+  }
+  if (i < valid) {
+    const auto mask = hn::FirstN(d, static_cast<std::size_t>(valid - i));
+    const V e = exp_of_bounded(hn::MulSub(load(s + i), scaled_by, shift));
+    const V slope = hn::Mul(hn::Mul(e, hn::Sub(load(dp + i), less)), scaled_by);
+    store_rounded<T>(hn::IfThenElseZero(mask, e), p + i);
     store_rounded<T>(hn::IfThenElseZero(mask, slope), ds + i);
+    i += lanes;
   }
   for (; i < columns; i += lanes) {
     store(hn::Zero(d), p + i);

@@ -41,10 +41,11 @@ HWY_ATTR void accumulate_row(const float* logits, std::int64_t count, float& max
   for (std::int64_t i = whole; i < count; ++i) new_max = std::max(new_max, logits[i]);
   const V shift = hn::Set(d, new_max);
   V total = hn::Zero(d);
-  for (std::int64_t i = 0; i < whole; i += lanes) total = hn::Add(total, exp_of(hn::Sub(load(logits + i), shift)));
+  for (std::int64_t i = 0; i < whole; i += lanes)
+    total = hn::Add(total, exp_of_bounded(hn::Sub(load(logits + i), shift)));
   if (whole < count) {
     const auto rest = static_cast<std::size_t>(count - whole);
-    const V last = exp_of(hn::Sub(load(logits + whole, rest), shift));
+    const V last = exp_of_bounded(hn::Sub(load(logits + whole, rest), shift));
     total = hn::Add(total, hn::IfThenElseZero(hn::FirstN(d, rest), last));
   }
   sum = sum * std::exp(max - new_max) + sum_of_lanes(total);
@@ -54,8 +55,9 @@ HWY_ATTR void accumulate_row(const float* logits, std::int64_t count, float& max
 template <class T>
 HWY_ATTR void gradient_row(const float* logits, std::int64_t count, float max, float factor, T* out) {
   const V shift = hn::Set(D(), max), f = hn::Set(D(), factor);
-  for_vectors(count, [&](std::int64_t i, std::size_t n)
-                         HWY_ATTR { store(hn::Mul(exp_of(hn::Sub(load(logits + i, n), shift)), f), out + i, n); });
+  for_vectors(count, [&](std::int64_t i, std::size_t n) HWY_ATTR {
+    store(hn::Mul(exp_of_bounded(hn::Sub(load(logits + i, n), shift)), f), out + i, n);
+  });
 }
 
 LossTable loss_table() { return {&accumulate_row, {&gradient_row<float>, &gradient_row<bf16>}}; }

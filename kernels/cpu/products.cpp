@@ -15,19 +15,25 @@ constexpr std::int64_t kPanelRows = 32;
 constexpr std::int64_t kTileRows = 256, kTileColumns = 256, kLeastColumns = 64;
 constexpr std::int64_t kWantedTiles = 8;  // enough to balance a few threads
 
+std::int64_t blocks_of(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
+/// The size of `count` nearly equal parts of n, a multiple of `unit` or n itself.
+std::int64_t equal_part(std::int64_t n, std::int64_t count, std::int64_t unit) {
+  return std::min(n, blocks_of(blocks_of(n, count), unit) * unit);
+}
+
 /// The tiles of a result [rows, columns]: a function of its shape alone.
 struct Tiling {
   std::int64_t rows, columns, tile_rows, tile_columns;
 
-  Tiling(std::int64_t result_rows, std::int64_t result_columns)
-      : rows(result_rows),
-        columns(result_columns),
-        tile_rows(std::min(rows, kTileRows)),
-        tile_columns(std::min(columns, kTileColumns)) {
-    while (tile_columns > kLeastColumns && row_blocks() * column_blocks() < kWantedTiles) tile_columns /= 2;
+  Tiling(std::int64_t result_rows, std::int64_t result_columns) : rows(result_rows), columns(result_columns) {
+    TRANSLOAD_CHECK(rows > 0 && columns > 0, "a product of {} rows and {} columns", rows, columns);
+    tile_rows = equal_part(rows, blocks_of(rows, kTileRows), 16);
+    std::int64_t count = blocks_of(columns, kTileColumns);
+    while (row_blocks() * count < kWantedTiles && columns / (count + 1) >= kLeastColumns) ++count;
+    tile_columns = equal_part(columns, count, 32);
   }
-  std::int64_t row_blocks() const { return (rows + tile_rows - 1) / tile_rows; }
-  std::int64_t column_blocks() const { return (columns + tile_columns - 1) / tile_columns; }
+  std::int64_t row_blocks() const { return blocks_of(rows, tile_rows); }
+  std::int64_t column_blocks() const { return blocks_of(columns, tile_columns); }
 
   struct Tile {
     std::int64_t row, rows, column, columns;

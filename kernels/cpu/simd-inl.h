@@ -8,6 +8,7 @@
 #define TRANSLOAD_KERNELS_SIMD_INL_H
 #endif
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -75,12 +76,16 @@ HWY_INLINE HWY_ATTR void for_vectors(std::int64_t n, Fn&& fn) {
 
 HWY_INLINE HWY_ATTR float sum_of_lanes(V v) { return hn::GetLane(hn::SumOfLanes(D(), v)); }
 
-/// e^x to within 2 ulps; 0 below −104, infinity above 88.73; NaN stays NaN. Cephes' polynomial on [−ln2/2, ln2/2].
-HWY_INLINE HWY_ATTR V exp_of(V x) {
+/// e^x for x ≤ 88 (NaN stays NaN), to within 2 ulps; below −87.3, where results would be denormal, 0. Cephes'
+/// polynomial on [−ln2/2, ln2/2].
+HWY_INLINE HWY_ATTR V exp_of_bounded(V x) {
   const D d;
-  const V bounded = hn::Min(hn::Max(x, hn::Set(d, -104.0f)), hn::Set(d, 89.0f));
-  const V n = hn::Round(hn::Mul(bounded, hn::Set(d, 1.44269504088896341f)));
-  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), bounded);
+  const DI di;
+  // Adding 1.5·2^23 leaves the nearest integer n in the low bits of the sum.
+  const V magic = hn::Set(d, 12582912.0f);
+  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504088896341f), magic);
+  const V n = hn::Sub(shifted, magic);
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
   V p = hn::Set(d, 1.9875691500e-4f);
   p = hn::MulAdd(p, r, hn::Set(d, 1.3981999507e-3f));
@@ -89,14 +94,16 @@ HWY_INLINE HWY_ATTR V exp_of(V x) {
   p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
   p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), hn::Set(d, 1.0f));
-  // 2^n in two factors: n reaches from −150 (a denormal result) to 128 (infinity).
-  const DI di;
-  const auto whole = hn::ConvertTo(di, n);
-  const auto half = hn::ShiftRight<1>(whole);
-  const auto bias = hn::Set(di, 127);
-  const V scale1 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
-  const V scale2 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(whole, half), bias)));
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Mul(hn::Mul(p, scale1), scale2));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
+  const V result = hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+  // A NaN's payload would have gone into the exponent.
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.3f)), result));
+}
+
+/// e^x for any x: infinity above 88.
+HWY_INLINE HWY_ATTR V exp_of(V x) {
+  const D d;
+  return hn::IfThenElse(hn::Gt(x, hn::Set(d, 88.0f)), hn::Set(d, HUGE_VALF), exp_of_bounded(x));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -67,7 +68,11 @@ bool Engine::Impl::start_read(BlockId id, bool ahead) {
 bool Engine::Impl::start_write(BlockId id) {
   Block& b = at(id);
   if (store == nullptr || idle_transfers.empty() || paused) return false;
-  const SlotId slot = store->allocate(b.spec.bytes);
+  SlotId slot = store->allocate(b.spec.bytes);
+  if (!slot.valid() && b.slot.valid() && !b.stored()) {  // without second slots the old version's makes way
+    store->free(std::exchange(b.slot, SlotId()));
+    slot = store->allocate(b.spec.bytes);
+  }
   if (!slot.valid()) return false;
   Transfer* t = take_transfer(id, Link::nvme_write);
   Copy& c = b.copy[index(Tier::host)];

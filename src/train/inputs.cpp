@@ -97,7 +97,7 @@ void check_settings(const TrainOptions& options) {
           "--device-memory is for --device emulated: on the CPU the processor computes in host memory.");
 }
 
-Inputs open_inputs(const TrainOptions& options) {
+Inputs open_model(const TrainOptions& options) {
   Inputs in;
   in.config = open_config(options);
   const std::vector<ParamSpec> params = model_params(in.config, options.freeze);
@@ -107,6 +107,10 @@ Inputs open_inputs(const TrainOptions& options) {
           fmt::format("--sequence-length {} is above the {} positions that the model has.", options.shape.length,
                       in.config.max_positions));
   in.weights = open_weights(options, in.config, params);
+  return in;
+}
+
+void open_data(const TrainOptions& options, Inputs& in) {
   const auto open = [&](const std::string& path, Order order, std::unique_ptr<TokenFile>& file,
                         std::unique_ptr<SampleOrder>& samples) {
     file = std::make_unique<TokenFile>(path, in.config.vocab, options.bytes);
@@ -115,7 +119,6 @@ Inputs open_inputs(const TrainOptions& options) {
   };
   open(options.data, options.order, in.data, in.order);
   if (!options.validation.empty()) open(options.validation, Order::sequential, in.validation, in.validation_order);
-  return in;
 }
 
 void read_batches(const TokenFile& file, const SampleOrder& order, std::uint64_t first, const StepShape& shape,

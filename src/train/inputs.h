@@ -23,8 +23,10 @@ struct Inputs {
 /// InputError: settings out of range or against each other, with the flag and the value.
 void check_settings(const TrainOptions& options);
 
-/// Opens and checks everything; ids of a .bin file are read through once, so that a bad one is found now.
-Inputs open_inputs(const TrainOptions& options);
+/// The model: shape and first weights.
+Inputs open_model(const TrainOptions& options);
+/// The data, in the model's vocabulary. Ids of a .bin file are read through once, so that a bad one is found now.
+void open_data(const TrainOptions& options, Inputs& inputs);
 
 /// Positions first, first + 1, … of an order as micro-batches of a step. Reuses the vectors' room.
 void read_batches(const TokenFile& file, const SampleOrder& order, std::uint64_t first, const StepShape& shape,

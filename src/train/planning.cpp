@@ -179,47 +179,51 @@ std::uint64_t cost_of(const Prepared& prepared) {
   return cost;
 }
 
+/// A size as a flag that holds it, rounded up.
+std::string flag_size(std::uint64_t bytes) {
+  return bytes < 16 * MiB ? fmt::format("{}KiB", ceil_div(bytes, KiB)) : fmt::format("{}MiB", ceil_div(bytes, MiB));
+}
+
 /// Changes that might make a step fit, tried one at a time.
 struct Remedy {
   std::string flag;
   TrainOptions options;
+  std::uint64_t chunk_bytes;
 };
-std::vector<Remedy> remedies(const TrainOptions& options) {
+std::vector<Remedy> remedies(const TrainOptions& options, std::uint64_t chunk_bytes) {
   std::vector<Remedy> out;
-  if (options.shape.recompute == Recompute::none) {
-    out.push_back({"--recompute layer", options});
-    out.back().options.shape.recompute = Recompute::layer;
-  }
-  if (options.shape.batch > 1) {
-    const auto accumulate = options.shape.accumulate * options.shape.batch;
-    out.push_back({fmt::format("--batch-size 1 --accumulate {}", accumulate), options});
-    out.back().options.shape.batch = 1;
-    out.back().options.shape.accumulate = accumulate;
-  }
-  if (options.shape.length > 1) {
-    out.push_back({fmt::format("--sequence-length {}", options.shape.length / 2), options});
-    out.back().options.shape.length /= 2;
-  }
+  const auto add = [&](std::string flag, const auto& change) {
+    out.push_back({std::move(flag), options, chunk_bytes});
+    change(out.back());
+  };
+  const StepShape& shape = options.shape;
+  if (!options.resume && chunk_bytes / 2 >= kTile * size_of(options.dtype))
+    add(fmt::format("--chunk-size {}", flag_size(chunk_bytes / 2)), [](Remedy& r) { r.chunk_bytes /= 2; });
+  if (shape.recompute == Recompute::none)
+    add("--recompute layer", [](Remedy& r) { r.options.shape.recompute = Recompute::layer; });
+  if (shape.batch > 1)
+    add(fmt::format("--batch-size 1 --accumulate {}", shape.accumulate * shape.batch), [](Remedy& r) {
+      r.options.shape.accumulate *= r.options.shape.batch;
+      r.options.shape.batch = 1;
+    });
+  if (shape.length > 1)
+    add(fmt::format("--sequence-length {}", shape.length / 2), [](Remedy& r) { r.options.shape.length /= 2; });
   return out;
 }
 
-/// A size as a flag that holds it: whole MiB, rounded up.
-std::string flag_size(std::uint64_t bytes) { return fmt::format("{}MiB", ceil_div(bytes, MiB)); }
-
-std::string would_fit(const TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes) {
-  const std::uint64_t chunk = fixed_chunk_bytes != 0 ? fixed_chunk_bytes : kMinChunkBytes;
+std::string would_fit(const TrainOptions& options, const ModelConfig& config, std::uint64_t chunk_bytes) {
   std::string text;
-  for (const Remedy& remedy : remedies(options)) {
-    const StepCode code = make_step_code(config, remedy.options, chunk);
-    const LeastBudget least = needed(code, remedy.options, frame_bytes_for(chunk));
-    if (fits(least, remedy.options)) text += fmt::format(", or {}", remedy.flag);
+  for (const Remedy& remedy : remedies(options, chunk_bytes)) {
+    const StepCode code = make_step_code(config, remedy.options, remedy.chunk_bytes);
+    if (fits(needed(code, remedy.options, frame_bytes_for(remedy.chunk_bytes)), options))
+      text += fmt::format(", or {}", remedy.flag);
   }
   if (options.nvme_capacity == 0) text += ", or a store (--nvme-capacity above 0)";
   return text;
 }
 
 [[noreturn]] void refuse_budget(const TrainOptions& options, const ModelConfig& config, const LeastBudget& least,
-                                std::uint64_t chunk, std::uint64_t fixed_chunk_bytes) {
+                                std::uint64_t chunk) {
   const bool host = least.host_bytes > options.host_memory;
   const std::uint64_t need = host ? least.host_bytes : least.device_bytes;
   const std::uint64_t given = host ? options.host_memory : options.device_memory;
@@ -228,7 +232,7 @@ std::string would_fit(const TrainOptions& options, const ModelConfig& config, st
       fmt::format("This run needs at least {} of {} memory (chunks of {}) and --{}-memory gives {}. It would fit with "
                   "--{}-memory {}{}.",
                   format_size(need), tier, format_size(chunk), tier, format_size(given), tier, flag_size(need),
-                  would_fit(options, config, fixed_chunk_bytes)),
+                  would_fit(options, config, chunk)),
       need, given);
 }
 
@@ -331,7 +335,7 @@ Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t
   std::uint64_t chunk = fixed_chunk_bytes;
   if (chunk == 0) chunk = choose_chunk(candidates, options, config);
   if (chunk == 0 || (fixed_chunk_bytes != 0 && candidates.least(chunk) > options.host_memory))
-    refuse_budget(options, config, candidates.smallest(), candidates.smallest_chunk(), fixed_chunk_bytes);
+    refuse_budget(options, config, candidates.smallest(), candidates.smallest_chunk());
   Prepared prepared = std::move(candidates.plan(chunk));
   options.chunk_size = chunk;
   prepared.plan.notes = config.notes;

@@ -62,16 +62,13 @@ void check_freeze(const TrainOptions& options, const ModelConfig& config, const 
                          now[i].frozen ? "trained" : "frozen"));
 }
 
-/// What fixes which samples come when; the rest of the settings may differ.
-void check_data(const TrainOptions& options, const Inputs& inputs, const CheckpointMeta& meta, const Json& hyper) {
+/// What fixes the first weights and which samples come when; the rest of the settings may differ.
+void check_identity(const TrainOptions& options, const Inputs& inputs, const CheckpointMeta& meta, const Json& hyper) {
   if (options.seed != meta.seed)
     refuse(options.run, "--seed", fmt::format("{} instead of {}", options.seed, meta.seed));
   if (inputs.weights->identity() != meta.model_identity)
     refuse(options.run, "--model " + options.model,
            fmt::format("weights of {} instead of {}", inputs.weights->identity(), meta.model_identity));
-  if (inputs.data->identity() != meta.data_identity)
-    refuse(options.run, "--data " + options.data,
-           fmt::format("{} instead of {}", inputs.data->identity(), meta.data_identity));
   const Json now = Json::parse(hyper_json(options));
   for (const char* key : {"sequence-length", "order"})
     if (now[key] != hyper.value(key, now[key]))
@@ -118,7 +115,7 @@ ResumePoint read_resume_point(const TrainOptions& options, const Inputs& inputs)
   point.chunk_bytes = before.chunk_bytes();
   check_model(options, inputs.config, point.meta);
   check_freeze(options, inputs.config, before);
-  check_data(options, inputs, point.meta, hyper);
+  check_identity(options, inputs, point.meta, hyper);
   if (options.chunk_size != 0 && options.chunk_size != point.chunk_bytes)
     refuse(
         options.run, "--chunk-size",
@@ -130,6 +127,12 @@ ResumePoint read_resume_point(const TrainOptions& options, const Inputs& inputs)
                     "do.",
                     point.meta.steps_seen, options.steps));
   return point;
+}
+
+void check_resumed_data(const TrainOptions& options, const Inputs& inputs, const ResumePoint& point) {
+  if (inputs.data->identity() != point.meta.data_identity)
+    refuse(options.run, "--data " + options.data,
+           fmt::format("{} instead of {}", inputs.data->identity(), point.meta.data_identity));
 }
 
 std::vector<StoredBlock> stored_blocks(const Manifest& manifest, const Layout& layout, std::size_t blocks) {

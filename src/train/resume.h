@@ -20,8 +20,10 @@ struct ResumePoint {
 /// Settings of a run that a commit keeps beside the model's (CheckpointMeta::hyper_json).
 std::string hyper_json(const TrainOptions& options);
 
-/// Reads the last commit of options.run and holds the run against it. InputError says what differs.
+/// Reads the last commit of options.run and holds settings and model against it. InputError says what differs.
 ResumePoint read_resume_point(const TrainOptions& options, const Inputs& inputs);
+/// And the data, once it is open.
+void check_resumed_data(const TrainOptions& options, const Inputs& inputs, const ResumePoint& point);
 
 /// The commit's blocks in the numbering of `layout`, which may have other transient planes. Blocks of `blocks` that
 /// the commit does not have are left without content.

@@ -94,8 +94,10 @@ struct Trainer::Impl {
     if (!options.run.empty()) RunFolder::check_usable(options.run);
     const std::string folder = stored && !options.run.empty() ? place_of_store(options) : std::string();
     if (!folder.empty()) check_store(options, folder);
-    inputs = open_inputs(options);
+    inputs = open_model(options);
     if (options.resume) resume = read_resume_point(options, inputs);
+    open_data(options, inputs);
+    if (resume) check_resumed_data(options, inputs, *resume);
     prepared = prepare(options, inputs.config, resume ? resume->chunk_bytes : options.chunk_size);
     if (!folder.empty()) check_room(options, folder, bytes_in(folder), prepared.plan);
     note_store(options, prepared.plan);

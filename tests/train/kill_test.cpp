@@ -28,6 +28,7 @@ TrainOptions victim_options(const std::string& run, const std::string& device) {
                                .steps = 12},
                               run);
   o.commit_every = {.steps = 1, .seconds = 0};
+  o.resume = Store::exists(run + "/store");
   set_budget(o, 1.3);
   return o;
 }
@@ -67,10 +68,10 @@ bool was_killed(int status) { return WIFSIGNALED(status) && WTERMSIG(status) == 
 TEST_CASE("A run that is killed", "[.victim]") {
   const char* run = std::getenv(kRunVariable);
   REQUIRE(run != nullptr);
-  TrainOptions o = victim_options(run, std::getenv(kDeviceVariable));
-  o.resume = Store::exists(std::string(run) + "/store");
+  const TrainOptions o = victim_options(run, std::getenv(kDeviceVariable));
   const Json summary = train(o);
   CHECK(summary["steps_seen"] == o.steps);
+  CHECK(summary["peak_resident_bytes"].get<std::uint64_t>() <= o.host_memory + o.device_memory + 200 * MiB);
 }
 
 TEST_CASE("Killed at random instants and resumed, a run ends with the same bits") {

@@ -93,7 +93,12 @@ TEST_CASE("Other families and fp32 keep their bits at the least budget") {
     for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
       const std::string expected = plain_fingerprint(model, dtype, 3);
       for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::emulated})
-        check_case({.model = model, .budget = 1, .device = device, .chunk = 16 * KiB, .threads = 2, .dtype = dtype,
+        check_case({.model = model,
+                    .budget = 1,
+                    .device = device,
+                    .chunk = 16 * KiB,
+                    .threads = 2,
+                    .dtype = dtype,
                     .steps = 3},
                    expected);
     }

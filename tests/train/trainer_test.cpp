@@ -70,7 +70,8 @@ TEST_CASE("A run leaves its settings, its record, its summary and a store that v
   CHECK(summary["deviations"] == 0);
   CHECK(summary["step_s_median"].get<double>() > 0);
   CHECK(summary == Json::parse(read_whole(o.run + "/summary.json")));
-  CHECK_THAT(read_whole(o.run + "/config.toml"), Contains("sequence-length = 32") && Contains("host-memory = \"1GiB\""));
+  CHECK_THAT(read_whole(o.run + "/config.toml"),
+             Contains("sequence-length = 32") && Contains("host-memory = \"1GiB\""));
   std::ifstream record(o.run + "/record.jsonl");
   std::map<std::string, int> events;
   for (std::string line; std::getline(record, line);) ++events[Json::parse(line)["event"]];
@@ -261,10 +262,33 @@ TEST_CASE("A budget that is too small: needed, given, what would make it fit") {
   } catch (const BudgetError& error) {
     CHECK(error.needed_bytes == plan.least_host_bytes);
     CHECK(error.given_bytes == o.host_memory);
-    CHECK_THAT(error.what(), Contains("--host-memory") && Contains("--batch-size 1"));
+    CHECK_THAT(error.what(), Contains("It would fit with --host-memory") && Contains("--chunk-size 32KiB"));
   }
   o.host_memory = plan.least_host_bytes;
   CHECK(train(o)["steps"] == 1);
+}
+
+TEST_CASE("A device that is too small is refused as the host's is") {
+  TempFolder folder;
+  TrainOptions o = options_of({.device = DeviceKind::emulated, .steps = 1}, folder.path("run"));
+  const RunPlan plan = Trainer(o, {}).plan();
+  o.device_memory = plan.least_device_bytes - 1;
+  CHECK_THAT(refusal(o), Contains("of device memory") && Contains("--device-memory"));
+  o.device_memory = plan.least_device_bytes;
+  o.host_memory = plan.least_host_bytes;
+  CHECK(train(o)["steps"] == 1);
+}
+
+TEST_CASE("The chunk size is searched for where it is left open, and the budget of every choice holds") {
+  TempFolder folder;
+  TrainOptions o = small(folder, 1);
+  o.chunk_size = 0;
+  Trainer trainer(o, {});
+  CHECK(trainer.options().chunk_size == trainer.plan().chunk_size);
+  CHECK(trainer.plan().chunk_size >= 256 * KiB);
+  CHECK(trainer.plan().least_host_bytes <= o.host_memory);
+  o.host_memory = 64 * KiB;
+  CHECK_THAT(refusal(o), Contains("It would fit with --host-memory"));
 }
 
 TEST_CASE("A store larger than its capacity is refused before anything is written") {
