@@ -6,7 +6,9 @@ function(transload_options target)
                       -Werror -ffp-contract=off -fno-math-errno -fno-trapping-math)
   if(TRANSLOAD_SANITIZE)
     string(REPLACE ";" "," list "${TRANSLOAD_SANITIZE}")
-    target_compile_options(${target} PRIVATE -fsanitize=${list} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    # With sanitizers g++ 12 takes parts of std::regex and std::function for uninitialized.
+    target_compile_options(${target} PRIVATE -fsanitize=${list} -fno-omit-frame-pointer -fno-sanitize-recover=all
+                                             -Wno-maybe-uninitialized)
     target_link_options(${target} PRIVATE -fsanitize=${list})
   endif()
 endfunction()
