@@ -15,7 +15,7 @@
 namespace transload::kernels {
 namespace {
 
-constexpr std::int64_t kQueries = 128;          // rows of a panel
+constexpr std::int64_t kQueries = 128;         // rows of a panel
 constexpr std::int64_t kKeys = kScoreColumns;  // columns of a block of scores, a multiple of kQueries
 constexpr std::int64_t kScores = kQueries * kKeys;
 

@@ -234,8 +234,8 @@ std::string Loop::run(const std::atomic<int>& interrupt) {
     if (options_.export_every > 0 && seen % options_.export_every == 0) export_now();
   }
   session_.optimizer().flush();
-  std::string text = summary_.to_json(session_.engine().counters(), session_.store_facts(),
-                                            interrupted && !last(), position_.steps_seen);
+  std::string text = summary_.to_json(session_.engine().counters(), session_.store_facts(), interrupted && !last(),
+                                      position_.steps_seen);
   folder_.write_file("summary.json", text);
   record_.write("end", fmt::format("\"step\":{},\"interrupted\":{}", position_.steps_seen, interrupted && !last()));
   record_.flush();
