@@ -127,6 +127,7 @@ Schedule::Match Schedule::advance(BlockId block, Tier tier, AccessKind kind) {
 }
 
 std::span<const Schedule::Drop> Schedule::drops_after(std::uint32_t tick) const {
+  if (tick >= accesses_.size()) return {};
   return {drops_.data() + drops_begin_[tick], drops_.data() + drops_begin_[tick + 1]};
 }
 

@@ -36,9 +36,10 @@ class Schedule {
     BlockId block;
     Tier tier;
   };
+  /// Of the plan in force; a tick of an earlier, longer one has none.
   std::span<const Drop> drops_after(std::uint32_t tick) const;
   /// The block's next access after this device access is the host's: its content may leave at once.
-  bool leaves_device_after(std::uint32_t tick) const { return push_[tick]; }
+  bool leaves_device_after(std::uint32_t tick) const { return tick < push_.size() && push_[tick]; }
 
   /// Absolute time of the first access of a block at or below a tier (host: device accesses count, they come through
   /// it) that is not before now; UINT64_MAX: never.

@@ -251,6 +251,33 @@ TEST_CASE("the first failed transfer reaches the issuing thread and the engine s
   }
 }
 
+TEST_CASE("a pin may outlive the plan it was made under") {
+  std::vector<BlockSpec> blocks(2);
+  for (auto& b : blocks) {
+    b.name = "b";
+    b.bytes = kFrame;
+  }
+  MemoryStore store(1);
+  EngineOptions options;
+  options.frame_bytes = kFrame;
+  options.host_bytes = 4 * kFrame;
+  Engine engine(blocks, options, &store);
+  InlineStream stream;
+  const auto trace_of = [](std::uint32_t n) {
+    Trace trace;
+    for (std::uint32_t i = 0; i < n; ++i) trace.accesses.push_back({BlockId(1), Tier::host, AccessKind::write, i + 1});
+    return trace;
+  };
+  engine.set_plan(trace_of(5000), {});
+  engine.begin_step();
+  for (int i = 0; i < 4999; ++i) engine.unpin(engine.pin(BlockId(1), Tier::host, AccessKind::write), stream);
+  Pin last = engine.pin(BlockId(1), Tier::host, AccessKind::write);
+  engine.end_step();
+  engine.set_plan(trace_of(1), {});
+  engine.unpin(std::move(last), stream);
+  CHECK(engine.counters().deviations == 0);
+}
+
 TEST_CASE("zeros need no store and no transfer") {
   std::vector<BlockSpec> blocks(1);
   blocks[0].name = "moment1";
