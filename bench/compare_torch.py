@@ -48,9 +48,8 @@ def run_ours(model, dtype, memory, recompute, steps, folder):
     if not data.exists():
         data.write_bytes(synthetic(200_000))
     command = [TRANSLOAD, "train", "--model", model, "--data", data, "--run", run, "--batch-size", str(BATCH),
-               "--sequence-length", str(LENGTH), "--steps", str(steps), "--dtype", dtype, "--recompute", recompute,
-               "--commit-every", "1000"]
-    command += ["--host-memory", memory] if memory else ["--nvme-capacity", "0"]
+               "--sequence-length", str(LENGTH), "--steps", str(steps), "--dtype", dtype, "--recompute", recompute]
+    command += ["--host-memory", memory, "--commit-every", "1000"] if memory else ["--nvme-capacity", "0"]
     subprocess.run(command, check=True, capture_output=True, text=True)
     summary = json.loads((run / "summary.json").read_text())
     shutil.rmtree(run, ignore_errors=True)
