@@ -1,6 +1,6 @@
 // The gradient norm's sums (law 1). Squares are summed in fp64 per run of 128 elements from the parameter's start, in
-// a fixed order (eight lanes, lane i takes elements i, i+8, …; then a fixed tree); run sums are combined exactly, by a
-// superaccumulator, so that the order of runs, threads, chunks and ranks does not matter.
+// a fixed order (eight lanes, lane i takes elements i, i+8, …; then ((0+4)+(2+6))+((1+5)+(3+7))); run sums are combined
+// exactly, by a superaccumulator, so that the order of runs, threads, chunks and ranks does not matter.
 #pragma once
 
 #include <array>

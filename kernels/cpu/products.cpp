@@ -15,35 +15,67 @@ constexpr std::int64_t kPanelRows = 32;
 constexpr std::int64_t kTileRows = 256, kTileColumns = 256, kLeastColumns = 64;
 constexpr std::int64_t kWantedTiles = 8;  // enough to balance a few threads
 
-struct Tile {
-  std::int64_t row, rows, column, columns;
-};
+/// The tiles of a result [rows, columns]: a function of its shape alone.
+struct Tiling {
+  std::int64_t rows, columns, tile_rows, tile_columns;
 
-/// Tiles of a result [rows, columns]: a function of its shape alone. Tiles of one column block follow one another, so
-/// that a thread meets its part of the weight again while it is in cache.
-template <class Fn>
-void for_each_tile(std::int64_t rows, std::int64_t columns, const Fn& fn) {
-  const std::int64_t row_blocks = (rows + kTileRows - 1) / kTileRows;
-  std::int64_t width = kTileColumns;
-  while (width > kLeastColumns && row_blocks * ((columns + width - 1) / width) < kWantedTiles) width /= 2;
-  const std::int64_t column_blocks = (columns + width - 1) / width;
-  parallel_tasks(row_blocks * column_blocks, [&](std::int64_t i) {
-    const std::int64_t row = i % row_blocks * kTileRows, column = i / row_blocks * width;
-    fn(Tile{row, std::min(kTileRows, rows - row), column, std::min(width, columns - column)});
-  });
-}
+  Tiling(std::int64_t result_rows, std::int64_t result_columns)
+      : rows(result_rows),
+        columns(result_columns),
+        tile_rows(std::min(rows, kTileRows)),
+        tile_columns(std::min(columns, kTileColumns)) {
+    while (tile_columns > kLeastColumns && row_blocks() * column_blocks() < kWantedTiles) tile_columns /= 2;
+  }
+  std::int64_t row_blocks() const { return (rows + tile_rows - 1) / tile_rows; }
+  std::int64_t column_blocks() const { return (columns + tile_columns - 1) / tile_columns; }
+
+  struct Tile {
+    std::int64_t row, rows, column, columns;
+  };
+  /// Tiles of one column block follow one another, so that a thread meets its part of the weight again in its cache.
+  template <class Fn>
+  void for_each(const Fn& fn) const {
+    parallel_tasks(row_blocks() * column_blocks(), [&](std::int64_t i) {
+      const std::int64_t row = i % row_blocks() * tile_rows, column = i / row_blocks() * tile_columns;
+      fn(Tile{row, std::min(tile_rows, rows - row), column, std::min(tile_columns, columns - column)});
+    });
+  }
+};
+using Tile = Tiling::Tile;
 
 std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// An operand as the tiles read it.
+/// An operand as the tiles read it: row-major, or packed into blocks of columns, each dense and one after the other.
 struct Operand {
   const std::byte* data;
-  std::int64_t ld;
   std::uint64_t element;
-  const void* at(std::int64_t row, std::int64_t column) const {
-    return data + static_cast<std::uint64_t>(row * ld + column) * element;
+  std::int64_t rows, columns, ld;
+  std::int64_t block = 0;  ///< columns of a block; 0: not packed
+
+  /// `row` ahead of a run of rows that spans all columns.
+  const void* from_row(std::int64_t row) const { return data + static_cast<std::uint64_t>(row * ld) * element; }
+  /// The columns from `column` on, where a block begins.
+  const void* from_column(std::int64_t column) const {
+    return data + static_cast<std::uint64_t>(block == 0 ? column : column * rows) * element;
   }
+  std::int64_t ld_at(std::int64_t column) const { return block == 0 ? ld : std::min(block, columns - column); }
 };
+
+void copy_row(const float* from, float* to, std::int64_t n) { std::copy_n(from, n, to); }
+void copy_row(const bf16* from, bf16* to, std::int64_t n) { std::copy_n(from, n, to); }
+void copy_row(const bf16* from, float* to, std::int64_t n) { widen_row(from, to, n); }
+
+/// [rows, columns] into dense blocks of `block` columns.
+template <class From, class To>
+void pack(const From* from, std::int64_t ld, std::int64_t rows, std::int64_t columns, std::int64_t block, To* to) {
+  parallel_blocks(rows, rows_in_block(columns, 1 << 15), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t column = 0; column < columns; column += block) {
+      const std::int64_t width = std::min(block, columns - column);
+      To* out = to + column * rows;
+      for (std::int64_t r = begin; r < end; ++r) copy_row(from + r * ld + column, out + r * width, width);
+    }
+  });
+}
 
 }  // namespace
 
@@ -58,35 +90,55 @@ struct Products::Impl {
 
   Dtype operands() const { return widened ? Dtype::f32 : dtype; }
 
-  /// [rows, columns] as it is, or widened into `scratch`, which moves on.
-  Operand operand(const void* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
-                  std::byte*& scratch) const {
-    if (!widened) return {static_cast<const std::byte*>(from), ld, size_of(dtype)};
-    const auto* source = static_cast<const bf16*>(from);
-    auto* to = reinterpret_cast<float*>(scratch);
-    scratch += aligned(static_cast<std::uint64_t>(rows * columns) * sizeof(float));
-    parallel_blocks(rows, rows_in_block(columns, 1 << 15), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) widen_row(source + r * ld, to + r * columns, columns);
-    });
-    return {reinterpret_cast<const std::byte*>(to), columns, sizeof(float)};
+  /// As it is, or widened into `scratch`, which moves on.
+  Operand plain(const void* from, std::int64_t ld, std::int64_t rows, std::int64_t columns, std::byte*& scratch) const {
+    if (!widened) return {static_cast<const std::byte*>(from), size_of(dtype), rows, columns, ld};
+    Operand o = packed(from, ld, rows, columns, columns, scratch);
+    o.block = 0;
+    return o;
   }
 
-  /// C[T,h] = A · Bᵀ, each tile handed to store(tile, sums, ld) in fp32 where it does not lie in C already.
+  /// Packed into blocks of columns in `scratch`, which moves on: rows of a block lie close, whatever ld is (rows a
+  /// power of two apart share few cache sets), and oneDNN's faster kernels take dense operands only.
+  Operand packed(const void* from, std::int64_t ld, std::int64_t rows, std::int64_t columns, std::int64_t block,
+                 std::byte*& scratch) const {
+    std::byte* to = scratch;
+    const std::uint64_t element = size_of(operands());
+    scratch += aligned(static_cast<std::uint64_t>(rows * columns) * element);
+    if (dtype == Dtype::f32) {
+      pack(static_cast<const float*>(from), ld, rows, columns, block, reinterpret_cast<float*>(to));
+    } else if (widened) {
+      pack(static_cast<const bf16*>(from), ld, rows, columns, block, reinterpret_cast<float*>(to));
+    } else {
+      pack(static_cast<const bf16*>(from), ld, rows, columns, block, reinterpret_cast<bf16*>(to));
+    }
+    return {to, element, rows, columns, columns, block};
+  }
+
+  /// C[T,h] = A · Bᵀ: each tile is made densely, then handed to store(tile, sums) while it is in cache.
   template <class Store>
-  void nt(const void* a, std::int64_t lda, const void* b, float* c, std::int64_t ldc, std::int64_t T, std::int64_t h,
-          std::int64_t K, std::byte* scratch, const Store& store) const {
-    const Operand left = operand(a, lda, T, K, scratch), right = operand(b, K, h, K, scratch);
-    for_each_tile(T, h, [&](const Tile& t) {
-      TileForm form{.m = t.rows, .n = t.columns, .k = K, .lda = left.ld, .ldb = right.ld, .ldc = ldc};
+  void nt(const void* a, std::int64_t lda, const void* b, std::int64_t T, std::int64_t h, std::int64_t K,
+          std::byte* scratch, const Store& store) const {
+    const Operand left = plain(a, lda, T, K, scratch), right = plain(b, K, h, K, scratch);
+    Tiling(T, h).for_each([&](const Tile& t) {
+      TileForm form{.m = t.rows, .n = t.columns, .k = K, .lda = left.ld, .ldb = right.ld, .ldc = t.columns};
       form.b_transposed = true;
       form.operands = operands();
-      float* sums = c == nullptr ? nullptr : c + t.row * ldc + t.column;
-      if (sums == nullptr) {
-        form.ldc = t.columns;
-        sums = thread_buffer(1, kTileRows * kTileColumns);
+      float* sums = thread_buffer(1, kTileRows * kTileColumns);
+      tile_product(form, left.from_row(t.row), right.from_row(t.column), sums);
+      store(t, sums);
+    });
+  }
+
+  /// nt with bias, rounded to the result's type.
+  template <class To>
+  void nt_rounded(const void* a, std::int64_t lda, const void* b, const float* bias, To* c, std::int64_t ldc,
+                  std::int64_t T, std::int64_t h, std::int64_t K, std::byte* scratch) const {
+    nt(a, lda, b, T, h, K, scratch, [&](const Tile& t, const float* sums) {
+      const float* part = bias == nullptr ? nullptr : bias + t.column;
+      for (std::int64_t r = 0; r < t.rows; ++r) {
+        round_row(sums + r * t.columns, part, c + (t.row + r) * ldc + t.column, t.columns);
       }
-      tile_product(form, left.at(t.row, 0), right.at(t.column, 0), sums);
-      store(t, sums, form.ldc);
     });
   }
 };
@@ -99,54 +151,48 @@ Products::~Products() = default;
 
 void Products::nt(const void* a, std::int64_t lda, const void* b, const float* bias, void* c, std::int64_t ldc,
                   std::int64_t T, std::int64_t h, std::int64_t K, std::byte* scratch) {
-  const auto finish = [&](auto* to, const Tile& t, const float* sums, std::int64_t ld) {
-    const float* part = bias == nullptr ? nullptr : bias + t.column;
-    for (std::int64_t r = 0; r < t.rows; ++r) {
-      round_row(sums + r * ld, part, to + (t.row + r) * ldc + t.column, t.columns);
-    }
-  };
-  if (impl_->dtype == Dtype::bf16) {
-    impl_->nt(a, lda, b, nullptr, ldc, T, h, K, scratch,
-              [&](const Tile& t, const float* sums, std::int64_t ld) { finish(static_cast<bf16*>(c), t, sums, ld); });
-    return;
+  if (impl_->dtype == Dtype::f32) {
+    impl_->nt_rounded(a, lda, b, bias, static_cast<float*>(c), ldc, T, h, K, scratch);
+  } else {
+    impl_->nt_rounded(a, lda, b, bias, static_cast<bf16*>(c), ldc, T, h, K, scratch);
   }
-  auto* out = static_cast<float*>(c);
-  impl_->nt(a, lda, b, out, ldc, T, h, K, scratch, [&](const Tile& t, const float* sums, std::int64_t ld) {
-    if (bias != nullptr) finish(out, t, sums, ld);
-  });
 }
 
 void Products::nt_f32(const void* a, std::int64_t lda, const void* b, float* c, std::int64_t ldc, std::int64_t T,
                       std::int64_t h, std::int64_t K, std::byte* scratch) {
-  impl_->nt(a, lda, b, c, ldc, T, h, K, scratch, [](const Tile&, const float*, std::int64_t) {});
+  impl_->nt_rounded(a, lda, b, nullptr, c, ldc, T, h, K, scratch);
 }
 
 void Products::nn(const void* a, std::int64_t lda, const void* b, float* c, std::int64_t ldc, std::int64_t T,
                   std::int64_t h, std::int64_t K, bool accumulate, std::byte* scratch) {
-  const Operand left = impl_->operand(a, lda, T, h, scratch), right = impl_->operand(b, K, h, K, scratch);
-  for_each_tile(T, K, [&](const Tile& t) {
-    TileForm form{.m = t.rows, .n = t.columns, .k = h, .lda = left.ld, .ldb = right.ld, .ldc = ldc};
+  const Tiling tiling(T, K);
+  const Operand left = impl_->plain(a, lda, T, h, scratch);
+  const Operand right = impl_->packed(b, K, h, K, tiling.tile_columns, scratch);
+  tiling.for_each([&](const Tile& t) {
+    TileForm form{.m = t.rows, .n = t.columns, .k = h, .lda = left.ld, .ldb = right.ld_at(t.column), .ldc = ldc};
     form.accumulate = accumulate;
     form.operands = impl_->operands();
-    tile_product(form, left.at(t.row, 0), right.at(0, t.column), c + t.row * ldc + t.column);
+    tile_product(form, left.from_row(t.row), right.from_column(t.column), c + t.row * ldc + t.column);
   });
 }
 
 void Products::tn(const void* a, std::int64_t lda, const void* b, std::int64_t ldb, float* g, std::int64_t T,
                   std::int64_t h, std::int64_t K, std::byte* scratch) {
-  const Operand left = impl_->operand(a, lda, T, h, scratch), right = impl_->operand(b, ldb, T, K, scratch);
-  for_each_tile(h, K, [&](const Tile& t) {
-    TileForm form{.m = t.rows, .n = t.columns, .k = T, .lda = left.ld, .ldb = right.ld, .ldc = K};
+  const Tiling tiling(h, K);
+  const Operand left = impl_->packed(a, lda, T, h, tiling.tile_rows, scratch);
+  const Operand right = impl_->packed(b, ldb, T, K, tiling.tile_columns, scratch);
+  tiling.for_each([&](const Tile& t) {
+    TileForm form{
+        .m = t.rows, .n = t.columns, .k = T, .lda = left.ld_at(t.row), .ldb = right.ld_at(t.column), .ldc = K};
     form.a_transposed = true;
     form.operands = impl_->operands();
-    tile_product(form, left.at(0, t.row), right.at(0, t.column), g + t.row * K + t.column);
+    tile_product(form, left.from_column(t.row), right.from_column(t.column), g + t.row * K + t.column);
   });
 }
 
 std::uint64_t Products::scratch_bytes(std::int64_t tokens, std::int64_t h, std::int64_t K) const {
-  if (!impl_->widened) return 0;
-  const auto of = [](std::int64_t rows, std::int64_t columns) {
-    return aligned(static_cast<std::uint64_t>(rows * columns) * sizeof(float));
+  const auto of = [&](std::int64_t rows, std::int64_t columns) {
+    return aligned(static_cast<std::uint64_t>(rows * columns) * size_of(impl_->operands()));
   };
   return std::max({of(tokens, K) + of(h, K), of(tokens, h) + of(h, K), of(tokens, h) + of(tokens, K)});
 }

@@ -11,6 +11,9 @@ namespace transload::cli {
 
 inline constexpr int kDone = 0, kFailed = 1, kWrongInput = 2, kInterrupted = 130;
 
+/// The whole program: parses, dispatches, prints errors.
+int transload_main(int argc, char** argv);
+
 int run_train(const TrainOptions& options);
 int run_plan(const TrainOptions& options);
 

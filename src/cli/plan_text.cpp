@@ -12,6 +12,7 @@ namespace {
 
 // What makers state for a consumer drive; data-centre drives stand five times as much and more.
 constexpr double kEnduranceBytesPerByte = 600;
+constexpr double kWeekSeconds = 7 * 86400;
 
 /// The nearest folder above that exists: the run folder may not be there yet.
 std::filesystem::path existing_parent(std::filesystem::path path) {
@@ -37,8 +38,9 @@ std::string head_line(const RunPlan& plan, const TrainOptions& options) {
   const std::string trained =
       plan.trainable == plan.parameters ? "" : fmt::format(" ({} trained)", count_text(plan.trainable));
   const char* weights = options.dtype == Dtype::bf16 ? "bf16 weights with an exact fp32 master" : "fp32 weights";
-  return fmt::format("{}: {} parameters{}, {}, {} chunks of {}\n", options.model, count_text(plan.parameters), trained,
-                     weights, plan.chunks, format_size(plan.chunk_size));
+  return fmt::format("{}: {} parameters{}, {}, {} of {}\n", options.model, count_text(plan.parameters), trained,
+                     weights, plan.chunks == 1 ? "1 chunk" : fmt::format("{} chunks", plan.chunks),
+                     format_size(plan.chunk_size));
 }
 
 bool three_tiers(const RunPlan& plan) { return plan.budgets.device_bytes > 0; }
@@ -124,14 +126,16 @@ std::string wear_text(std::uint64_t bytes, const std::string& folder, double ste
   std::string text = fmt::format("{} are written to NVMe a step (commits are extra)", format_size(bytes));
   if (drive == 0) return text + ".\n";
   const double endurance = kEnduranceBytesPerByte * static_cast<double>(drive);
-  const double assumed_s = step_s > 0 ? step_s : 1;
-  const double weeks = endurance / static_cast<double>(bytes) * assumed_s / (7 * 86400.0);
+  const double steps_left = endurance / static_cast<double>(bytes);
+  const double percent = 100 * static_cast<double>(steps) / steps_left;
   text += fmt::format(
-      "; these {} steps use {:.2g} % of a drive of {} rated for 600 TB written per TB (an assumption: "
-      "look up yours), which would last {:.3g} weeks of training without a pause at {} a step{}.\n",
-      steps, 100 * static_cast<double>(bytes) * static_cast<double>(steps) / endurance, format_size(drive), weeks,
-      format_duration(assumed_s), step_s > 0 ? "" : " (not measured yet)");
-  return text;
+      "; these {} steps use {} of a drive of {} that is rated for 600 TB written per TB (an assumption: "
+      "look up yours). It would last {:.3g} steps",
+      steps, percent < 0.01 ? "less than 0.01 %" : fmt::format("{:.2g} %", percent), format_size(drive), steps_left);
+  if (step_s > 0)
+    text += fmt::format(", {:.3g} weeks without a pause at {} a step", steps_left * step_s / kWeekSeconds,
+                        format_duration(step_s));
+  return text + ".\n";
 }
 
 std::string start_text(const RunPlan& plan, const TrainOptions& options) {

@@ -11,7 +11,7 @@ namespace transload::cli {
 std::string start_text(const RunPlan& plan, const TrainOptions& options);
 /// The whole table of `transload plan`.
 std::string plan_text(const RunPlan& plan, const TrainOptions& options);
-/// What `bytes` written a step mean for the drive of `folder`; `step_s` 0: not known, one step a second is assumed.
+/// What `bytes` written a step mean for the drive of `folder`; `step_s` 0: not known yet.
 std::string wear_text(std::uint64_t bytes, const std::string& folder, double step_s, std::uint64_t steps);
 
 }  // namespace transload::cli

@@ -30,7 +30,7 @@ std::uint64_t parse_count(const std::string& text, const std::string& what, std:
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || error != std::errc{} || end != text.data() + text.size() || value < least)
-    throw InputError(fmt::format("{} must be a whole number of at least {}, not '{}'.", what, least, text));
+    throw InputError(fmt::format("{} must be a whole number of at least {}, not \"{}\".", what, least, text));
   return value;
 }
 
@@ -41,7 +41,7 @@ double parse_number(const std::string& text, const std::string& what, double lea
     const std::string range = most == std::numeric_limits<double>::max()
                                   ? fmt::format("a number of at least {}", least)
                                   : fmt::format("a number from {} to {}", least, most);
-    throw InputError(fmt::format("{} must be {}, not '{}'.", what, range, text));
+    throw InputError(fmt::format("{} must be {}, not \"{}\".", what, range, text));
   }
   return value;
 }
@@ -49,7 +49,7 @@ double parse_number(const std::string& text, const std::string& what, double lea
 std::pair<double, double> parse_betas(const std::string& text, const std::string& what) {
   const std::size_t comma = text.find(',');
   if (comma == std::string::npos)
-    throw InputError(fmt::format("{} must be two numbers with a comma, such as 0.9,0.95, not '{}'.", what, text));
+    throw InputError(fmt::format("{} must be two numbers with a comma, such as 0.9,0.95, not \"{}\".", what, text));
   const double below_one = std::nextafter(1.0, 0.0);
   const auto number = [&](std::string part) {
     part.erase(0, part.find_first_not_of(' '));
@@ -57,7 +57,7 @@ std::pair<double, double> parse_betas(const std::string& text, const std::string
     std::string rest;
     if (!read_number(part, value, rest) || !rest.empty() || value < 0 || value > below_one)
       throw InputError(
-          fmt::format("{} must be two numbers from 0 to below 1, such as 0.9,0.95, not '{}'.", what, text));
+          fmt::format("{} must be two numbers from 0 to below 1, such as 0.9,0.95, not \"{}\".", what, text));
     return value;
   };
   return {number(text.substr(0, comma)), number(text.substr(comma + 1))};
@@ -71,13 +71,13 @@ CommitEvery parse_commit_every(const std::string& text, const std::string& what)
   if (number && seconds > 0) return {.steps = 0, .seconds = value * seconds};
   if (number && unit.empty() && value == std::floor(value)) return {.steps = parse_count(text, what, 1), .seconds = 0};
   throw InputError(fmt::format(
-      "{} must be a number of steps, such as 20, or a time, such as 30s, 5min or 1h, not '{}'.", what, text));
+      "{} must be a number of steps, such as 20, or a time, such as 30s, 5min or 1h, not \"{}\".", what, text));
 }
 
 std::size_t parse_choice(const std::string& text, const std::string& what, const std::vector<std::string>& choices) {
   const auto found = std::find(choices.begin(), choices.end(), text);
   if (found == choices.end())
-    throw InputError(fmt::format("{} must be one of {}, not '{}'.{}", what, fmt::join(choices, ", "), text,
+    throw InputError(fmt::format("{} must be one of {}, not \"{}\".{}", what, fmt::join(choices, ", "), text,
                                  did_you_mean(text, choices, "")));
   return static_cast<std::size_t>(found - choices.begin());
 }

@@ -8,6 +8,7 @@
 //    written there first. Content that a `consume` ended needs no entry.
 //  - On the host, ticks may be those of device accesses: need_tick of a device fetch that needs its source here,
 //    after_tick when the copy down to the device, or up from it, is over.
+//  - A pin that makes a version, or consumes one, ends the copies of other tiers when it begins.
 #include "plan/planner.h"
 
 #include <fmt/format.h>

@@ -26,7 +26,7 @@ class Walk {
   Walk(const TierProblem& problem, const GapProblem& gaps, const std::vector<char>& keep)
       : problem_(problem), gaps_(gaps), keep_(keep) {}
 
-  /// on_drop(gap), on_write(block, position: due when it begins; n: the end), on_fetch(gap).
+  /// on_drop(gap), on_write(block, position: due when it begins), on_fetch(gap).
   template <class Drop, class Write, class Fetch>
   void run(Drop&& on_drop, Write&& on_write, Fetch&& on_fetch) const {
     std::size_t g = 0;
@@ -118,11 +118,6 @@ std::vector<char> best_choice(const TierProblem& problem, const GapProblem& gaps
   return std::move(choices[winner]);
 }
 
-/// The tick when position p begins; the end of the period is tick 0 of the next.
-std::uint32_t tick_at(const TierProblem& problem, std::uint32_t p) {
-  return p < problem.uses.size() ? problem.uses[p].tick : 0;
-}
-
 /// How many ticks ahead each fetch may go: in order of need each takes the room that is left before its use, after its
 /// block left. Half of the room for transfers stays for write-backs on their way.
 void find_leads(const TierProblem& problem, const std::vector<const Gap*>& fetched, std::uint32_t ticks,
@@ -195,7 +190,7 @@ TierPlan plan_tier(const TierProblem& problem, std::uint32_t ticks) {
             plan.drops.push_back({gap.block, problem.uses[gap.last_use].tick});
           },
           [&](std::uint32_t block, std::uint32_t position) {
-            plan.writes.push_back({block, tick_at(problem, position)});
+            plan.writes.push_back({block, problem.uses[position].tick});
           },
           [&](const Gap& gap) { fetched.push_back(&gap); });
   std::sort(fetched.begin(), fetched.end(), [](const Gap* a, const Gap* b) { return a->next_use < b->next_use; });

@@ -144,19 +144,32 @@ void make_empty_folder(const fs::path& folder) {
                                  folder.string(), names.front()));
 }
 
+/// Removes what a failed export left: the folder was empty before.
+void clear_folder(const fs::path& folder) {
+  std::vector<std::string> names;
+  os::list_folder(folder.string(), &names);
+  for (const std::string& name : names) os::remove((folder / name).string());
+}
+
 }  // namespace
 
 void export_store(Store& store, const std::string& folder, const ExportOptions& options, const Progress& progress) {
   CommittedState state(store, "the run", progress);
+  const ModelConfig config = parse_model_config(state.meta().model_json, "the run's model");
   const Array array = options.master ? Array::master : Array::weight;
   std::vector<Array> arrays = {array};
-  if (options.optimizer) arrays.insert(arrays.end(), {Array::moment1, Array::moment2});
+  if (options.optimizer)
+    for (const Array moment : {Array::moment1, Array::moment2}) arrays.push_back(moment);
   state.expect(arrays);
   make_empty_folder(folder);
-  const ModelConfig config = parse_model_config(state.meta().model_json, "the run's model");
-  export_weights(state, folder, array, options.shard_bytes);
-  if (options.optimizer) export_optimizer(state, folder);
-  write_text(fs::path(folder) / "config.json", to_hf_config(config, state.dtype_of(array)));
+  try {
+    export_weights(state, folder, array, options.shard_bytes);
+    if (options.optimizer) export_optimizer(state, folder);
+    write_text(fs::path(folder) / "config.json", to_hf_config(config, state.dtype_of(array)));
+  } catch (...) {
+    clear_folder(folder);
+    throw;
+  }
 }
 
 void export_run(const std::string& run, const std::string& folder, const ExportOptions& options,

@@ -62,38 +62,24 @@ kernels::Gelu gelu_of(const std::string& activation) {
 }
 
 template <class T>
-class Gpt2Layer final : public Layer<T> {
+class Gpt2Layer final : public PlacedLayer<T, Inner<T>, Buffers<T>> {
  public:
   Gpt2Layer(const ModelConfig& config, const Layout& layout, std::int64_t index, const LayerShape& shape,
             const kernels::Products& products);
-
-  std::uint64_t inner_bytes() const override {
-    Scratch region(nullptr);
-    Inner<T>::place(region, shape_);
-    return region.peak();
-  }
-  std::uint64_t forward_bytes() const override { return scratch_bytes(false); }
-  std::uint64_t backward_bytes() const override { return scratch_bytes(true); }
 
   void forward_inner(StepContext& ctx, Scratch scratch, const T* x, std::byte* inner, T* h) override;
   void forward_output(StepContext& ctx, Scratch scratch, const std::byte* inner, T* y) override;
   void backward(StepContext& ctx, Scratch scratch, const T* x, std::byte* inner, T* dy) override;
 
  private:
-  std::uint64_t scratch_bytes(bool backward) const {
-    Scratch scratch(nullptr);
-    Buffers<T>::place(scratch, shape_, sizes_, backward);
-    return scratch.peak();
-  }
-  Inner<T> inner_at(const std::byte* region) const {
-    Scratch scratch(const_cast<std::byte*>(region));
-    return Inner<T>::place(scratch, shape_);
-  }
+  using Base = PlacedLayer<T, Inner<T>, Buffers<T>>;
+  using Base::buffers;
+  using Base::inner_at;
+  using Base::shape_;
+
   void backward_mlp(StepContext& ctx, const Buffers<T>& b, const Inner<T>& in, T* dy) const;
   void backward_attention(StepContext& ctx, const Buffers<T>& b, const T* x, const Inner<T>& in, T* dy) const;
 
-  LayerShape shape_;
-  PanelSizes sizes_;
   kernels::Gelu gelu_;
   Norm norm1_, norm2_;
   Affine qkv_, out_, fc_, proj_;
@@ -102,7 +88,7 @@ class Gpt2Layer final : public Layer<T> {
 template <class T>
 Gpt2Layer<T>::Gpt2Layer(const ModelConfig& config, const Layout& layout, std::int64_t index, const LayerShape& shape,
                         const kernels::Products& products)
-    : shape_(shape), gelu_(gelu_of(config.activation)) {
+    : Base(shape), gelu_(gelu_of(config.activation)) {
   const auto find = [&](const std::string& name, const char* what) {
     return layout.find(fmt::format("transformer.h.{}.{}.{}", index, name, what));
   };
@@ -120,16 +106,14 @@ Gpt2Layer<T>::Gpt2Layer(const ModelConfig& config, const Layout& layout, std::in
   std::vector<ParamId> params;
   for (const Norm& n : {norm1_, norm2_}) params.insert(params.end(), {n.weight, n.bias});
   for (const Affine& a : {qkv_, out_, fc_, proj_}) params.insert(params.end(), {a.weight, a.bias});
-  sizes_ = PanelSizes::of(layout, products, params, shape_.tokens);
-  sizes_.scratch_bytes =
-      std::max(sizes_.scratch_bytes, kernels::attention_scratch_bytes(shape_.attention, layout.weight_dtype()));
+  Base::size_panels(layout, products, params);
 }
 
 template <class T>
 void Gpt2Layer<T>::forward_inner(StepContext& ctx, Scratch scratch, const T* x, std::byte* inner, T* h) {
   const LayerShape& s = shape_;
   const Inner<T> in = inner_at(inner);
-  const Buffers<T> b = Buffers<T>::place(scratch, s, sizes_, false);
+  const Buffers<T> b = buffers(scratch, false);
   norm_forward(ctx, norm1_, x, h, s.tokens, b.panel);
   conv1d_forward<T>(ctx, qkv_, {h, s.hidden}, nullptr, b.sums, in.attention.qkv, s.tokens, b.panel);
   attention_forward(ctx, s, in.attention, b.panel.scratch);
@@ -142,7 +126,7 @@ template <class T>
 void Gpt2Layer<T>::forward_output(StepContext& ctx, Scratch scratch, const std::byte* inner, T* y) {
   const LayerShape& s = shape_;
   const Inner<T> in = inner_at(inner);
-  const Buffers<T> b = Buffers<T>::place(scratch, s, sizes_, false);
+  const Buffers<T> b = buffers(scratch, false);
   ctx.stream.launch(
       [u = in.u, act = b.act, kind = gelu_, n = s.tokens * s.intermediate] { kernels::gelu<T>(kind, u, act, n); });
   conv1d_forward<T>(ctx, proj_, {b.act, s.intermediate}, in.x2, b.sums, y, s.tokens, b.panel);
@@ -151,7 +135,7 @@ void Gpt2Layer<T>::forward_output(StepContext& ctx, Scratch scratch, const std::
 template <class T>
 void Gpt2Layer<T>::backward(StepContext& ctx, Scratch scratch, const T* x, std::byte* inner, T* dy) {
   const Inner<T> in = inner_at(inner);
-  const Buffers<T> b = Buffers<T>::place(scratch, shape_, sizes_, true);
+  const Buffers<T> b = buffers(scratch, true);
   backward_mlp(ctx, b, in, dy);
   backward_attention(ctx, b, x, in, dy);
 }

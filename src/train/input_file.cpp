@@ -2,50 +2,24 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <vector>
 
 #include "base/error.h"
 
 namespace transload {
 
-InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd_ < 0) throw InputError(fmt::format("{} cannot be opened: {}.", path_, std::strerror(errno)));
-  struct stat facts = {};
-  if (::fstat(fd_, &facts) != 0 || !S_ISREG(facts.st_mode)) {
-    ::close(fd_);
-    throw InputError(fmt::format("{} is not a regular file.", path_));
-  }
-  size_ = static_cast<std::uint64_t>(facts.st_size);
-}
-
-InputFile::~InputFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-void InputFile::read(std::uint64_t offset, void* to, std::uint64_t bytes) const {
-  std::uint64_t got = 0;
-  while (got < bytes) {
-    const ssize_t n = ::pread(fd_, static_cast<char*>(to) + got, bytes - got, static_cast<off_t>(offset + got));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0)
-      throw IoError({.operation = "read",
-                     .path = path_,
-                     .block = {},
-                     .offset = offset,
-                     .wanted = bytes,
-                     .got = got,
-                     .error = n < 0 ? errno : 0,
-                     .advice = n < 0 ? "" : "The file has been cut short while in use."});
-    got += static_cast<std::uint64_t>(n);
-  }
+InputFile::InputFile(const std::string& path) {
+  const os::PathKind kind = os::kind_of(path);
+  if (kind == os::PathKind::missing) throw InputError(fmt::format("{} does not exist.", path));
+  if (kind == os::PathKind::folder || kind == os::PathKind::other)
+    throw InputError(fmt::format("{} is not a regular file.", path));
+  file_ = os::File::open_or_throw(path, O_RDONLY);
+  const std::int64_t size = file_.size();
+  if (size < 0) throw IoError({"stat", path, "", 0, 0, 0, static_cast<int>(-size), ""});
+  size_ = static_cast<std::uint64_t>(size);
 }
 
 std::uint64_t InputFile::sampled_hash() const {

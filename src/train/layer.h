@@ -8,8 +8,7 @@
 #include "kernels/cpu/attention.h"
 #include "train/model_config.h"
 #include "train/rotary_tables.h"
-#include "train/scratch.h"
-#include "train/step_context.h"
+#include "train/weight_panels.h"
 
 namespace transload {
 
@@ -52,6 +51,43 @@ void attention_forward(StepContext& ctx, const LayerShape& s, const AttentionInn
 template <class T>
 void attention_backward(StepContext& ctx, const LayerShape& s, const AttentionInner<T>& in, const T* dout, T* dqkv,
                         std::byte* scratch);
+
+/// Sizes of a layer from how its buffers are placed: `Inner::place(Scratch&, shape)` the region `inner`,
+/// `Buffers::place(Scratch&, shape, panel sizes, backward)` the scratch.
+template <class T, class Inner, class Buffers>
+class PlacedLayer : public Layer<T> {
+ public:
+  std::uint64_t inner_bytes() const override {
+    Scratch region(nullptr);
+    Inner::place(region, shape_);
+    return region.peak();
+  }
+  std::uint64_t forward_bytes() const override { return scratch_bytes(false); }
+  std::uint64_t backward_bytes() const override { return scratch_bytes(true); }
+
+ protected:
+  explicit PlacedLayer(const LayerShape& shape) : shape_(shape) {}
+  void size_panels(const Layout& layout, const kernels::Products& products, std::span<const ParamId> params) {
+    sizes_ = PanelSizes::of(layout, products, params, shape_.tokens);
+    sizes_.scratch_bytes =
+        std::max(sizes_.scratch_bytes, kernels::attention_scratch_bytes(shape_.attention, layout.weight_dtype()));
+  }
+  Inner inner_at(const std::byte* region) const {
+    Scratch scratch(const_cast<std::byte*>(region));
+    return Inner::place(scratch, shape_);
+  }
+  Buffers buffers(Scratch scratch, bool backward) const { return Buffers::place(scratch, shape_, sizes_, backward); }
+
+  LayerShape shape_;
+
+ private:
+  std::uint64_t scratch_bytes(bool backward) const {
+    Scratch scratch(nullptr);
+    Buffers::place(scratch, shape_, sizes_, backward);
+    return scratch.peak();
+  }
+  PanelSizes sizes_;
+};
 
 /// `index`: which layer. References must outlive it.
 template <class T>

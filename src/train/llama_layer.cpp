@@ -59,33 +59,21 @@ struct Buffers {
 };
 
 template <class T>
-class LlamaLayer final : public Layer<T> {
+class LlamaLayer final : public PlacedLayer<T, Inner<T>, Buffers<T>> {
  public:
   LlamaLayer(const ModelConfig& config, const Layout& layout, std::int64_t index, const LayerShape& shape,
              const kernels::Products& products, const RotaryTables& rotary);
-
-  std::uint64_t inner_bytes() const override {
-    Scratch region(nullptr);
-    Inner<T>::place(region, shape_);
-    return region.peak();
-  }
-  std::uint64_t forward_bytes() const override { return scratch_bytes(false); }
-  std::uint64_t backward_bytes() const override { return scratch_bytes(true); }
 
   void forward_inner(StepContext& ctx, Scratch scratch, const T* x, std::byte* inner, T* h) override;
   void forward_output(StepContext& ctx, Scratch scratch, const std::byte* inner, T* y) override;
   void backward(StepContext& ctx, Scratch scratch, const T* x, std::byte* inner, T* dy) override;
 
  private:
-  std::uint64_t scratch_bytes(bool backward) const {
-    Scratch scratch(nullptr);
-    Buffers<T>::place(scratch, shape_, sizes_, backward);
-    return scratch.peak();
-  }
-  Inner<T> inner_at(const std::byte* region) const {
-    Scratch scratch(const_cast<std::byte*>(region));
-    return Inner<T>::place(scratch, shape_);
-  }
+  using Base = PlacedLayer<T, Inner<T>, Buffers<T>>;
+  using Base::buffers;
+  using Base::inner_at;
+  using Base::shape_;
+
   void rotate(StepContext& ctx, T* qkv, bool inverse) const;
   void backward_mlp(StepContext& ctx, const Buffers<T>& b, const Inner<T>& in, T* dy) const;
   void backward_attention(StepContext& ctx, const Buffers<T>& b, const T* x, const Inner<T>& in, T* dy) const;
@@ -95,8 +83,6 @@ class LlamaLayer final : public Layer<T> {
     std::int64_t column = 0;
   };
 
-  LayerShape shape_;
-  PanelSizes sizes_;
   const RotaryTables& rotary_;
   Norm norm1_, norm2_;
   std::array<Projection, 3> qkv_;
@@ -106,7 +92,7 @@ class LlamaLayer final : public Layer<T> {
 template <class T>
 LlamaLayer<T>::LlamaLayer(const ModelConfig& config, const Layout& layout, std::int64_t index, const LayerShape& shape,
                           const kernels::Products& products, const RotaryTables& rotary)
-    : shape_(shape), rotary_(rotary) {
+    : Base(shape), rotary_(rotary) {
   TRANSLOAD_CHECK(config.activation == "silu", "activation {} in a layer with SwiGLU", config.activation);
   const auto find = [&](const char* name) { return layout.find(fmt::format("model.layers.{}.{}", index, name)); };
   const auto affine = [&](const std::string& name, bool bias) {
@@ -128,9 +114,7 @@ LlamaLayer<T>::LlamaLayer(const ModelConfig& config, const Layout& layout, std::
     params.push_back(a.weight);
     params.push_back(a.bias);
   }
-  sizes_ = PanelSizes::of(layout, products, params, shape_.tokens);
-  sizes_.scratch_bytes =
-      std::max(sizes_.scratch_bytes, kernels::attention_scratch_bytes(shape_.attention, layout.weight_dtype()));
+  Base::size_panels(layout, products, params);
 }
 
 template <class T>
@@ -146,7 +130,7 @@ template <class T>
 void LlamaLayer<T>::forward_inner(StepContext& ctx, Scratch scratch, const T* x, std::byte* inner, T* h) {
   const LayerShape& s = shape_;
   const Inner<T> in = inner_at(inner);
-  const PanelBuffers<T> panel = Buffers<T>::place(scratch, s, sizes_, false).panel;
+  const PanelBuffers<T> panel = buffers(scratch, false).panel;
   const Rows<const T> h_rows{h, s.hidden};
 
   norm_forward(ctx, norm1_, x, h, s.tokens, panel);
@@ -166,7 +150,7 @@ template <class T>
 void LlamaLayer<T>::forward_output(StepContext& ctx, Scratch scratch, const std::byte* inner, T* y) {
   const LayerShape& s = shape_;
   const Inner<T> in = inner_at(inner);
-  const Buffers<T> b = Buffers<T>::place(scratch, s, sizes_, false);
+  const Buffers<T> b = buffers(scratch, false);
   ctx.stream.launch([in, act = b.act, n = s.tokens * s.intermediate] { kernels::swiglu<T>(in.gate, in.up, act, n); });
   linear_forward(ctx, down_, {b.act, s.intermediate}, {y, s.hidden}, s.tokens, b.panel);
   ctx.stream.launch([x2 = in.x2, y, n = s.tokens * s.hidden] { kernels::add<T>(x2, y, y, n); });
@@ -175,7 +159,7 @@ void LlamaLayer<T>::forward_output(StepContext& ctx, Scratch scratch, const std:
 template <class T>
 void LlamaLayer<T>::backward(StepContext& ctx, Scratch scratch, const T* x, std::byte* inner, T* dy) {
   const Inner<T> in = inner_at(inner);
-  const Buffers<T> b = Buffers<T>::place(scratch, shape_, sizes_, true);
+  const Buffers<T> b = buffers(scratch, true);
   backward_mlp(ctx, b, in, dy);
   backward_attention(ctx, b, x, in, dy);
 }

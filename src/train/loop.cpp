@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "base/size.h"
-#include "train/checkpoint.h"
 #include "train/run_header.h"
 
 namespace transload {
@@ -215,7 +214,7 @@ void Loop::export_now() {
   const std::string temporary = folder + ".tmp";
   std::error_code ignored;
   fs::remove_all(temporary, ignored);
-  export_run(folder_.path(), temporary, {}, [&](std::uint64_t done, std::uint64_t total) {
+  session_.export_to(temporary, [&](std::uint64_t done, std::uint64_t total) {
     if (observer_.progress) observer_.progress("Exporting", done, total);
   });
   fs::remove_all(folder, ignored);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "chunk/chunk_search.h"
+#include "plan/residency.h"
 
 namespace transload {
 
@@ -77,9 +78,11 @@ std::vector<SlotClass> slot_classes(const StepCode& code, const TrainOptions& op
   return out;
 }
 
-std::uint64_t total_bytes(const std::vector<SlotClass>& slots) {
-  std::uint64_t bytes = 0;
-  for (const SlotClass& s : slots) bytes += s.bytes * s.count;
+/// On disk: slots, a header a file, and room for two manifests, as the store counts.
+std::uint64_t store_bytes(const std::vector<SlotClass>& slots) {
+  if (slots.empty()) return 0;
+  std::uint64_t bytes = 4 * MiB;
+  for (const SlotClass& s : slots) bytes += kSlotGrain + s.bytes * s.count;
   return bytes;
 }
 
@@ -136,6 +139,16 @@ void count_planes(const StepCode& code, RunPlan& plan) {
   }
 }
 
+void place_planes(const StepCode& code, RunPlan& plan) {
+  const std::vector<Tier> where = residency(code.step, plan.plan, code.blocks.size());
+  for (std::size_t b = 0; b < code.blocks.size(); ++b)
+    for (RunPlan::PlaneRow& row : plan.planes) {
+      if (row.plane != code.blocks[b].plane) continue;
+      if (where[b] == Tier::device) row.device_bytes += code.blocks[b].bytes;
+      if (where[b] == Tier::host) row.host_bytes += code.blocks[b].bytes;
+    }
+}
+
 Prepared plan_for(StepCode code, const LeastBudget& least, const TrainOptions& options, const ModelConfig& config) {
   Prepared prepared;
   RunPlan& plan = prepared.plan;
@@ -150,10 +163,11 @@ Prepared plan_for(StepCode code, const LeastBudget& least, const TrainOptions& o
   count_parameters(*code.layout, plan);
   count_planes(code, plan);
   if (options.nvme_capacity > 0) prepared.slots = slot_classes(code, options);
-  plan.store_bytes = total_bytes(prepared.slots);
+  plan.store_bytes = store_bytes(prepared.slots);
   prepared.in_flight_bytes = in_flight_room(code, plan.budgets, least);
   prepared.code = std::move(code);
   plan.plan = make_plan(plan_input(prepared, prepared.code.step, {}));
+  place_planes(prepared.code, plan);
   return prepared;
 }
 

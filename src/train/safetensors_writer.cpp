@@ -1,41 +1,37 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/os.h"
+#include "base/size.h"
 #include "train/safetensors.h"
 
 namespace transload {
 
 struct SafetensorsWriter::Impl {
-  std::string path, temporary;
-  int fd = -1;
+  std::string path;
+  os::File file;  // under a temporary name; closed once it has its own
   std::uint64_t written = 0, total = 0;
 
-  [[noreturn]] void fail(const char* operation, std::uint64_t wanted, std::uint64_t got) const {
-    const int error = errno;
-    throw IoError({.operation = operation,
-                   .path = temporary,
-                   .block = {},
-                   .offset = written,
-                   .wanted = wanted,
-                   .got = got,
-                   .error = error,
-                   .advice = error == ENOSPC ? "Free space on the disk, or write elsewhere." : ""});
+  [[noreturn]] void fail(const char* operation, std::int64_t result) const {
+    throw IoError({operation, file.path(), "", 0, 0, 0, static_cast<int>(-result), ""});
   }
   void write(const void* data, std::uint64_t bytes) {
-    for (std::uint64_t done = 0; done < bytes;) {
-      const ssize_t n = ::write(fd, static_cast<const char*>(data) + done, bytes - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) fail("write", bytes, done);
-      done += static_cast<std::uint64_t>(n);
-      written += static_cast<std::uint64_t>(n);
+    try {
+      file.write_or_throw(data, bytes, written);
+    } catch (const IoError& error) {
+      IoError::Details details = error.details();
+      os::Space space;
+      if (details.error == ENOSPC && os::space_of(file.path(), &space) == 0)
+        details.advice = fmt::format("The whole file takes {} and {} are free. Free space, or write elsewhere.",
+                                     format_size(total), format_size(space.free_bytes));
+      throw IoError(details);
     }
+    written += bytes;
   }
 };
 
@@ -59,18 +55,19 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Entry>
   const std::uint64_t header_bytes = header.size();
 
   impl_->path = path;
-  impl_->temporary = path + ".unfinished";
   impl_->total = 8 + header_bytes + data_bytes;
-  impl_->fd = ::open(impl_->temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (impl_->fd < 0) impl_->fail("open", 0, 0);
-  impl_->write(&header_bytes, 8);
-  impl_->write(header.data(), header_bytes);
+  impl_->file = os::File::open_or_throw(path + ".unfinished", O_WRONLY | O_CREAT | O_TRUNC);
+  try {
+    impl_->write(&header_bytes, 8);
+    impl_->write(header.data(), header_bytes);
+  } catch (...) {
+    os::remove(impl_->file.path());
+    throw;
+  }
 }
 
 SafetensorsWriter::~SafetensorsWriter() {
-  if (impl_->fd < 0) return;
-  ::close(impl_->fd);
-  ::unlink(impl_->temporary.c_str());
+  if (impl_->file.is_open()) os::remove(impl_->file.path());
 }
 
 void SafetensorsWriter::append(const void* data, std::uint64_t bytes) {
@@ -81,10 +78,10 @@ void SafetensorsWriter::append(const void* data, std::uint64_t bytes) {
 
 void SafetensorsWriter::finish() {
   TRANSLOAD_CHECK(impl_->written == impl_->total, "{} of {} bytes of {}", impl_->written, impl_->total, impl_->path);
-  if (::fsync(impl_->fd) != 0) impl_->fail("fsync", 0, 0);
-  if (::rename(impl_->temporary.c_str(), impl_->path.c_str()) != 0) impl_->fail("rename", 0, 0);
-  ::close(impl_->fd);
-  impl_->fd = -1;
+  if (const std::int64_t result = impl_->file.sync_all(); result < 0) impl_->fail("fsync", result);
+  if (const std::int64_t result = os::rename(impl_->file.path(), impl_->path); result < 0)
+    impl_->fail("rename", result);
+  impl_->file.close();
 }
 
 }  // namespace transload

@@ -117,6 +117,10 @@ void Session::commit(const Position& position) {
   engine_->commit(metadata(position));
 }
 
+void Session::export_to(const std::string& folder, const Progress& progress) {
+  export_store(*store_, folder, {}, progress);
+}
+
 void Session::close() {
   if (store_) store_->close();
 }

@@ -45,6 +45,8 @@ class Session {
 
   /// Applies pending updates and makes everything durable. Nothing without a store.
   void commit(const Position& position);
+  /// The last commit as a model folder; `folder` must not exist.
+  void export_to(const std::string& folder, const Progress& progress);
   /// A clean end of a store without durability.
   void close();
 

@@ -1,6 +1,7 @@
 #include "train/summary.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -79,9 +80,10 @@ StepTime Summary::limit() const {
                       compute - forward, median(update_s_));
 }
 
-double Summary::fraction_of_limit() const {
+double Summary::fraction_of_limit() {
   if (steady_s_.empty()) return 0;
-  return limit().lower_bound_s / median(steady_s_);
+  if (std::has_single_bit(steady_s_.size()) && steady_s_.size() < kWindow) limit_s_ = limit().lower_bound_s;
+  return limit_s_ / median(steady_s_);
 }
 
 namespace {
@@ -144,7 +146,7 @@ std::string Summary::to_json(const EngineCounters& counters, const std::optional
               {"lower_bound_s", bound.lower_bound_s},
               {"plain_bound_s", bound.plain_bound_s},
               {"predicted_step_s", bound.step_s},
-              {"fraction_of_limit", fraction_of_limit()},
+              {"fraction_of_limit", steady_s_.empty() ? 0.0 : bound.lower_bound_s / step_s},
               {"binds", bound.binds},
               {"compute_s", {{"forward", bound.forward_s}, {"backward", bound.backward_s}, {"update", bound.update_s}}},
               {"tiers",

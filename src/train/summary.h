@@ -30,8 +30,8 @@ class Summary {
   StepTime limit() const;
   /// Median of steady-state steps (of all while there is none); 0 before the first.
   double step_s_median() const;
-  /// limit over median; 0 while not known.
-  double fraction_of_limit() const;
+  /// Limit over median; 0 while not known. The limit is a simulation: computed anew while the medians still move.
+  double fraction_of_limit();
 
   std::string to_json(const EngineCounters& counters, const std::optional<Store::Facts>& store, bool interrupted,
                       std::uint64_t steps_seen) const;
@@ -44,6 +44,7 @@ class Summary {
   std::vector<double> losses_, norms_;
   std::vector<double> steady_s_, other_s_, compute_s_, update_s_;
   double total_s_ = 0;
+  double limit_s_ = 0;  ///< of the last time it was computed
   std::uint64_t skipped_ = 0;
   std::vector<std::pair<std::uint64_t, double>> evaluations_;
 };

@@ -36,11 +36,6 @@ void note_store(const TrainOptions& options, RunPlan& plan) {
   if (!options.durable)
     plan.notes.push_back(
         "--durability none: the store can be opened again only after a clean end; a crash loses the run.");
-  const std::uint64_t written = plan.plan.bytes[static_cast<int>(Link::nvme_write)];
-  if (written > 0)
-    plan.notes.push_back(
-        fmt::format("Each step writes {} to NVMe: a drive rated for 600 TB written lasts {:.0f} steps.",
-                    format_size(written), 600e12 / static_cast<double>(written)));
 }
 
 /// Room for the store, before anything is written.

@@ -3,7 +3,8 @@
 //
 // All micro-batches of a step go through a layer before the next layer. Layer inputs are kept as transient blocks;
 // with recompute `none` a layer's inner activations are kept as well, with `layer` they are computed again in backward:
-// the same bits. Memory outside blocks is one workspace, its size a function of shapes alone.
+// the same bits. Memory outside blocks is one workspace, its size a function of shapes alone, taken anew for each phase
+// (forward, head and loss, backward) behind the streams' end and given up at the end of the call.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@ struct Runtime {
   Tier compute_tier = Tier::host;
 };
 
+/// What a call launches reads this object's memory: after an exception end the compute stream before destroying it.
 class Transformer {
  public:
   Transformer(const ModelConfig& config, const Layout& layout, StepShape shape);
@@ -39,9 +41,10 @@ class Transformer {
 
   /// Transient blocks that the step needs beside the layout's, in BlockId order from layout.blocks().size() on.
   const std::vector<BlockSpec>& kept_blocks() const;
-  /// Optimizer's `contributions`.
+  /// Optimizer's `contributions`: one a use and micro-batch in layers; in embedding, final norm and head one a use and
+  /// group of micro-batches (as many as fit a fixed size; they go through as one batch).
   std::vector<std::uint32_t> contributions() const;
-  /// Workspace bytes of the compute tier that each phase takes: for the budget and the plan.
+  /// The most workspace bytes of the compute tier that a phase takes: for the budget and the plan.
   std::uint64_t workspace_bytes() const;
 
   /// Forward and backward of one step over shape.accumulate micro-batches; gradients go to the optimizer, of the mean

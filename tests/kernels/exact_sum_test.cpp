@@ -1,6 +1,5 @@
 #include "kernels/cpu/exact_sum.h"
 
-#include <hwy/targets.h>
 #include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
@@ -8,6 +7,8 @@
 #include <limits>
 #include <random>
 #include <vector>
+
+#include "on_every_target.h"
 
 using namespace transload;
 using namespace transload::kernels;
@@ -200,21 +201,6 @@ double squares(const std::vector<T>& g, std::size_t begin, std::size_t end) {
   ExactSum sum;
   REQUIRE(add_squares(g.data() + begin, static_cast<std::int64_t>(end - begin), sum));
   return sum.value();
-}
-
-/// Runs body once a target of this processor, dispatch set to it.
-template <class Body>
-void on_every_target(Body body) {
-  const auto supported = static_cast<std::uint64_t>(hwy::SupportedTargets());
-  for (std::uint64_t rest = supported; rest != 0; rest &= rest - 1) {
-    const auto target = static_cast<std::int64_t>(rest & ~(rest - 1));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(target);
-    INFO(hwy::TargetName(target));
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 }  // namespace

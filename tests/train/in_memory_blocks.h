@@ -130,9 +130,8 @@ class InMemoryBlocks final : public BlockAccess {
     block.view = BlockView(&table_, first + count - 1, bytes);
   }
   static void poison(const Block& block) {
-    block.view.for_each_run(0, block.view.bytes(), [](std::byte* data, std::uint64_t, std::uint64_t n) {
-      std::memset(data, 0xFF, n);
-    });
+    block.view.for_each_run(0, block.view.bytes(),
+                            [](std::byte* data, std::uint64_t, std::uint64_t n) { std::memset(data, 0xFF, n); });
   }
   void release(BlockId id, AccessKind kind) {
     {

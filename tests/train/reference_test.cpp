@@ -61,15 +61,27 @@ struct Worst {
   }
 };
 
-/// An element is a sum of terms as large as the tensor's largest elements, which may cancel: the floor is 16 fp32
-/// roundings of that. Relative: what the README grants the reference, ten times, for our own fp32.
+double largest_of(const std::vector<float>& values) {
+  double largest = 0;
+  for (const float v : values) largest = std::max(largest, static_cast<double>(std::abs(v)));
+  return largest;
+}
+
+/// How large the terms are that a gradient's elements are sums of: as its largest elements. But a key bias all but
+/// cancels, since softmax does not see what all keys have in common; there the weight tells (its inputs are
+/// normalised).
+std::string tensor_of_terms(const std::string& name) {
+  return name.ends_with("k_proj.bias") ? name.substr(0, name.size() - 4) + "weight" : name;
+}
+
+/// The floor is 16 fp32 roundings of such a term. Relative: what the README grants the reference, ten times, for our
+/// own fp32.
 void require_gradients(const Tensors& got, const Reference& reference) {
   Worst worst;
   for (const auto& [name, values] : got) {
     const std::vector<float> want = reference.tensor("grad." + name);
     REQUIRE(values.size() == want.size());
-    double largest = 0;
-    for (const float w : want) largest = std::max(largest, static_cast<double>(std::abs(w)));
+    const double largest = largest_of(reference.tensor("grad." + tensor_of_terms(name)));
     for (std::size_t i = 0; i < want.size(); ++i)
       worst.look(name, i, values[i], want[i], 2e-5 * std::abs(want[i]) + largest * 16 * 0x1p-24);
   }
@@ -138,7 +150,8 @@ TEST_CASE("bf16 follows fp32") {
           size += std::pow(static_cast<double>(want[i]), 2);
         }
         CAPTURE(param);
-        CHECK(std::sqrt(error) <= 0.05 * std::sqrt(size));
+        const bool cancels = param.ends_with("k_proj.bias");  // see tensor_of_terms
+        CHECK(std::sqrt(error) <= (cancels ? 0.2 : 0.05) * std::sqrt(size));
       }
     rig.update(verdict);
   }

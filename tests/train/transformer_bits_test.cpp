@@ -28,7 +28,7 @@ ModelConfig small_model(Family family) {
 ModelConfig wide_model(Family family) {
   ModelConfig c = small_model(family);
   c.layers = 1;
-  c.vocab = 50000;
+  c.vocab = 24000;
   c.intermediate = 24000;
   return c;
 }

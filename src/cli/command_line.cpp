@@ -1,0 +1,212 @@
+// transload train | plan | probe | verify | export.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/nearest.h"
+#include "cli/settings.h"
+
+namespace transload::cli {
+namespace {
+
+const char* const kTrainExamples =
+    "Examples:\n"
+    "  transload train --model llama-60m --data book.txt --run runs/first --host-memory 512MiB --steps 200\n"
+    "  transload train --model ./Qwen2-0.5B --data tokens.bin --run /mnt/nvme/qwen --host-memory 2GiB --dtype bf16 \\\n"
+    "                  --batch-size 4 --sequence-length 512 --learning-rate 1e-5 --commit-every 10min\n"
+    "  transload train --run runs/first --resume --steps 400\n"
+    "  transload train --config run.toml --host-memory 1GiB      (flags win over the file)\n"
+    "  transload train --model gpt2-124m --data book.txt --run runs/box --device emulated --device-memory 256MiB \\\n"
+    "                  --host-memory 1GiB --link-rate 12GB/s\n"
+    "Sizes: 2GiB is 2 x 2^30 bytes, 2GB is 2 x 10^9, a bare number is bytes. Interrupt once to stop after the step,\n"
+    "committed; twice to leave at once.";
+const char* const kPlanExamples =
+    "Takes the flags of train; takes no memory and writes nothing.\n"
+    "Examples:\n"
+    "  transload plan --model llama-1b --data book.txt --run runs/big --host-memory 1536MiB\n"
+    "  transload plan --config run.toml --device emulated --device-memory 1GiB";
+
+/// The flags of a command that takes settings (train, plan).
+struct SettingsCommand {
+  CLI::App* app = nullptr;
+  std::map<std::string, std::vector<std::string>> values;
+  std::map<std::string, int> switches;
+  std::vector<std::string> config;
+};
+
+void add_settings(SettingsCommand& command) {
+  command.app->add_option("--config", command.config, "TOML file with the same names; flags win")
+      ->type_name("FILE.toml")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  for (const Setting& s : settings()) {
+    if (s.placeholder.empty())
+      command.app->add_flag("--" + s.name, command.switches[s.name], s.help)->group(s.group);
+    else
+      command.app->add_option("--" + s.name, command.values[s.name], s.help)
+          ->type_name(s.placeholder)
+          ->group(s.group)
+          ->expected(1)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+          ->allow_extra_args(false);
+  }
+}
+
+TrainOptions options_of(const SettingsCommand& command) {
+  GivenSettings flags;
+  for (const auto& [name, count] : command.switches)
+    if (count > 0) flags[name] = {{"true"}, "--" + name};
+  for (const auto& [name, values] : command.values) {
+    if (values.empty()) continue;
+    if (values.size() > 1 && !find_setting(name, "--" + name, "--").repeats)
+      throw InputError(fmt::format("--{} is given twice: {} and {}.", name, values[0], values[1]));
+    flags[name] = {values, "--" + name};
+  }
+  if (command.config.size() > 1) throw InputError("--config is given twice; one file is read.");
+  return resolve(flags, command.config.empty() ? GivenSettings{} : read_toml(command.config.front()));
+}
+
+/// What CLI11 could not place: an unknown flag or a word too many.
+void refuse_extras(const CLI::App& app) {
+  const std::vector<std::string> extras = app.remaining();
+  if (extras.empty()) return;
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) known.push_back(name);
+  std::string word = extras.front();
+  if (word.starts_with("-")) {
+    word = word.substr(0, word.find('='));
+    const std::string bare = word.substr(std::min(word.find_first_not_of('-'), word.size()));
+    throw InputError(fmt::format("The flag {} is not known.{} 'transload {} --help' lists all flags.", word,
+                                 did_you_mean(bare, known, "--"), app.get_name()));
+  }
+  throw InputError(
+      fmt::format("'{}' is one word too many. 'transload {} --help' shows what is expected.", word, app.get_name()));
+}
+
+std::string need(const std::vector<std::string>& words, const std::string& what) {
+  if (words.empty()) throw InputError(what + " is missing.");
+  if (words.size() > 1) throw InputError(fmt::format("{} is given twice: {} and {}.", what, words[0], words[1]));
+  return words.front();
+}
+
+class CommandLine {
+ public:
+  CommandLine() : app_("Trains models that are larger than the memory they are given.", "transload") {
+    app_.footer("'transload COMMAND --help' shows the flags of a command, with examples.");
+    app_.prefix_command(false);
+    train_.app = command("train", "train or fine-tune a model under memory budgets", kTrainExamples);
+    add_settings(train_);
+    plan_.app = command("plan", "say what fits, where each byte lives and what moves; no training", kPlanExamples);
+    add_settings(plan_);
+    add_probe();
+    add_verify();
+    add_export();
+    app_.allow_extras();
+  }
+
+  int run(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::Success& e) {  // --help
+      return app_.exit(e);
+    } catch (const CLI::ParseError& e) {
+      throw InputError(fmt::format("{}. 'transload --help' shows what is expected.", e.what()));
+    }
+    for (CLI::App* sub : app_.get_subcommands()) {
+      refuse_extras(*sub);
+      return dispatch(sub->get_name());
+    }
+    const std::vector<std::string> words = app_.remaining();
+    if (words.empty()) throw InputError("A command is missing: train, plan, probe, verify or export.");
+    throw InputError(fmt::format("The command '{}' is not known.{}", words.front(),
+                                 did_you_mean(words.front(), {"train", "plan", "probe", "verify", "export"}, "")));
+  }
+
+ private:
+  CLI::App* command(const std::string& name, const std::string& help, const std::string& footer) {
+    CLI::App* sub = app_.add_subcommand(name, help);
+    sub->footer(footer);
+    sub->allow_extras();
+    return sub;
+  }
+
+  void add_probe() {
+    CLI::App* sub =
+        command("probe", "measure this machine and say what is missing",
+                "Writes at most 1 GiB to a temporary file in each folder and removes it.\n"
+                "Examples:\n  transload probe\n  transload probe --nvme /mnt/nvme --nvme /mnt/other --json");
+    sub->add_option("--nvme", probe_.nvme, "folder to measure; may be repeated")
+        ->type_name("DIR")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false);
+    sub->add_flag("--json", probe_.json, "as JSON");
+  }
+  void add_verify() {
+    CLI::App* sub = command("verify", "read every block of a run's last commit and check it",
+                            "Exit code 1 and one line for each damaged block where something is not as committed.\n"
+                            "Example:\n  transload verify runs/first --fingerprint");
+    sub->add_option("RUN", run_words_, "run folder")->expected(0, -1);
+    sub->add_flag("--fingerprint", verify_.fingerprint,
+                  "print a hash of master, moments and step counts by name and element: the same for every placement");
+  }
+  void add_export() {
+    CLI::App* sub = command("export", "write the last commit as a Hugging Face folder",
+                            "Examples:\n  transload export runs/first --to exported\n"
+                            "  transload export runs/first --to exported --master --optimizer");
+    sub->add_option("RUN", run_words_, "run folder")->expected(0, -1);
+    sub->add_option("--to", to_words_, "folder to write; must be new or empty")
+        ->type_name("DIR")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false);
+    sub->add_flag("--master", export_.master, "the fp32 master instead of the training type");
+    sub->add_flag("--optimizer", export_.optimizer, "also optimizer.safetensors: moments and step counts");
+  }
+
+  int dispatch(const std::string& name) {
+    if (name == "train") return run_train(options_of(train_));
+    if (name == "plan") return run_plan(options_of(plan_));
+    if (name == "probe") return run_probe(probe_);
+    if (name == "verify") {
+      verify_.run = need(run_words_, "The run folder");
+      return run_verify(verify_);
+    }
+    export_.run = need(run_words_, "The run folder");
+    export_.to = need(to_words_, "--to");
+    return run_export(export_);
+  }
+
+  CLI::App app_;
+  SettingsCommand train_, plan_;
+  ProbeArguments probe_;
+  VerifyArguments verify_;
+  ExportArguments export_;
+  std::vector<std::string> run_words_, to_words_;
+};
+
+}  // namespace
+
+/// InputError and BudgetError are the user's to mend: 2. All else is the environment: 1.
+int transload_main(int argc, char** argv) {
+  try {
+    return CommandLine().run(argc, argv);
+  } catch (const InputError& e) {
+    fmt::print(stderr, "transload: {}\n", e.what());
+    return kWrongInput;
+  } catch (const BudgetError& e) {
+    fmt::print(stderr, "transload: {}\n", e.what());
+    return kWrongInput;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "transload: {}\n", e.what());
+    return kFailed;
+  }
+}
+
+}  // namespace transload::cli
