@@ -134,10 +134,8 @@ class StoreLoop {
         slices.push_back({memory.data() + frames[p * each + f] * settings.frame, settings.frame});
       }
     }
-    for (std::size_t b = 0; b < blocks; ++b) {
-      read_from_.push_back(store_->allocate(settings.block));
-      write_to_.push_back(store_->allocate(settings.block));
-    }
+    for (std::size_t b = 0; b < blocks; ++b) read_from_.push_back(store_->allocate(settings.block));
+    for (std::size_t b = 0; b < blocks; ++b) write_to_.push_back(store_->allocate(settings.block));
     fill(settings.block);
   }
 
