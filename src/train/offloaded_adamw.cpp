@@ -6,7 +6,7 @@
 #include "transload/offloaded_adamw.h"
 
 #include <fmt/format.h>
-#include <tbb/parallel_reduce.h>
+#include <tbb/info.h>
 #include <tbb/task_arena.h>
 #include <unistd.h>
 
@@ -39,6 +39,9 @@ constexpr std::uint64_t kLeastTransfers = 2;
 constexpr std::uint64_t kMostChunkElements = 1 << 20;
 /// Chunks that a budget should hold at once, so that reading, updating and writing overlap.
 constexpr std::uint64_t kChunksHeld = 8;
+
+/// No more than the process may run at once; oneTBB warns otherwise.
+int workers_for(int threads) { return std::clamp(threads, 1, tbb::info::default_concurrency()); }
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -83,16 +86,46 @@ std::uint64_t least_of(const Needs& needs, const OffloadedAdamWOptions& options)
   return options.nvme.empty() ? needs.all : needs.least();
 }
 
-/// The largest that is useful, and that the budget holds several of where not everything fits.
-std::uint64_t chunk_elements_for(const std::vector<OptimizerTensor>& tensors, const OffloadedAdamWOptions& options) {
-  if (options.chunk_elements > 0) return options.chunk_elements;
-  std::uint64_t elements = kMostChunkElements;
-  for (; elements > kTile && options.host_memory > 0; elements /= 2) {
-    const Needs needs = needs_of(state_of(tensors, options, elements), elements);
-    if (needs.all <= options.host_memory) break;
-    if (!options.nvme.empty() && kChunksHeld * needs.chunk <= options.host_memory) break;
+/// A chunk size, and what it makes the tensors need.
+struct Choice {
+  std::uint64_t elements = 0;
+  Needs needs;
+};
+
+/// The largest chunks that are useful and of which the budget holds several where not everything fits; where even the
+/// smallest are too large, those that need least.
+Choice choose_chunks(const std::vector<OptimizerTensor>& tensors, const OffloadedAdamWOptions& options,
+                     std::uint64_t host_memory) {
+  const auto choice = [&](std::uint64_t elements) {
+    return Choice{elements, needs_of(state_of(tensors, options, elements), elements)};
+  };
+  if (options.chunk_elements > 0) return choice(options.chunk_elements);
+  Choice least;
+  for (std::uint64_t elements = kMostChunkElements; elements >= kTile; elements /= 2) {
+    const Choice now = choice(elements);
+    if (now.needs.all <= host_memory) return now;
+    if (!options.nvme.empty() && kChunksHeld * now.needs.chunk <= host_memory) return now;
+    if (least.elements == 0 || least_of(now.needs, options) < least_of(least.needs, options)) least = now;
   }
-  return elements;
+  return least;
+}
+
+std::uint64_t available_memory() {
+  const MemoryLimit limit = memory_limit();
+  return limit.available_bytes - std::min(limit.available_bytes, limit.reserve_bytes);
+}
+
+/// What of the budget may be used. BudgetError where it is too small.
+std::uint64_t checked_budget(const OffloadedAdamWOptions& options, const Needs& needs, std::uint64_t given) {
+  const std::uint64_t least = least_of(needs, options);
+  if (given >= least) return given;
+  throw BudgetError(
+      fmt::format("host_memory is {} bytes ({}), but the optimizer's state needs {} ({}){}", given, format_size(given),
+                  least, format_size(least),
+                  options.nvme.empty() ? ". Give that much, or a folder on a disk (nvme=…) for what does not fit."
+                                       : fmt::format(" at least: one chunk and its transfers. Give that much{}.",
+                                                     options.chunk_elements > kTile ? ", or smaller chunks" : "")),
+      least, given);
 }
 
 std::string listed(const TensorState& state, const std::vector<std::size_t>& tensors) {
@@ -110,7 +143,6 @@ struct OffloadedAdamW::Impl {
   Impl(const std::vector<OptimizerTensor>& tensors, const OffloadedAdamWOptions& options_in);
   ~Impl();
 
-  std::uint64_t budget() const;
   void open_store();
   void plan(const std::vector<std::size_t>& chunks);
   void run(const std::vector<std::size_t>& chunks, std::size_t& done);
@@ -118,9 +150,10 @@ struct OffloadedAdamW::Impl {
   void check_usable() const;
 
   const OffloadedAdamWOptions options;
-  const std::uint64_t chunk_elements;
+  const std::uint64_t given;  ///< host memory, bytes
+  const Choice choice;
+  const Needs& needs = choice.needs;
   TensorState state;
-  const Needs needs;
   std::uint64_t arena_bytes = 0;
   std::optional<ScratchFolder> scratch;
   std::unique_ptr<Store> store;
@@ -138,10 +171,12 @@ struct OffloadedAdamW::Impl {
 
 OffloadedAdamW::Impl::Impl(const std::vector<OptimizerTensor>& tensors, const OffloadedAdamWOptions& options_in)
     : options(options_in),
-      chunk_elements(chunk_elements_for(tensors, options_in)),
-      state(state_of(tensors, options_in, chunk_elements)),
-      needs(needs_of(state, chunk_elements)),
-      arena_bytes(std::min(budget(), needs.all)) {
+      given(options_in.host_memory > 0 ? options_in.host_memory
+            : options_in.nvme.empty()  ? UINT64_MAX
+                                       : available_memory()),
+      choice(choose_chunks(tensors, options_in, given)),
+      state(state_of(tensors, options_in, choice.elements)),
+      arena_bytes(std::min(checked_budget(options_in, needs, given), needs.all)) {
   if (arena_bytes < needs.all) open_store();
   if (needs.all > 0) {
     EngineOptions engine_options;
@@ -162,26 +197,6 @@ OffloadedAdamW::Impl::~Impl() {
   engine.reset();
   store.reset();
   scratch.reset();
-}
-
-/// What of the budget may be used. BudgetError where it is too small.
-std::uint64_t OffloadedAdamW::Impl::budget() const {
-  std::uint64_t given = options.host_memory;
-  if (given == 0) {
-    const MemoryLimit limit = memory_limit();
-    given =
-        options.nvme.empty() ? needs.all : limit.available_bytes - std::min(limit.available_bytes, limit.reserve_bytes);
-  }
-  const std::uint64_t least = least_of(needs, options);
-  if (given >= least) return given;
-  throw BudgetError(
-      fmt::format("host_memory is {}, but the optimizer's state needs {}{}", format_size(given), format_size(least),
-                  options.nvme.empty()
-                      ? ". Give that much, or a folder on a disk (nvme=…) for what does not fit."
-                      : fmt::format(" at least: one chunk and its transfers. Give that much, or smaller chunks "
-                                    "(they may have as few as {} elements).",
-                                    kTile)),
-      least, given);
 }
 
 void OffloadedAdamW::Impl::open_store() {
@@ -238,8 +253,7 @@ OffloadedAdamW::~OffloadedAdamW() = default;
 
 std::uint64_t OffloadedAdamW::least_memory(const std::vector<OptimizerTensor>& tensors,
                                            const OffloadedAdamWOptions& options) {
-  const std::uint64_t elements = options.chunk_elements > 0 ? options.chunk_elements : kTile;
-  return least_of(needs_of(state_of(tensors, options, elements), elements), options);
+  return least_of(choose_chunks(tensors, options, 0).needs, options);
 }
 
 void OffloadedAdamW::step(const std::vector<TensorStep>& tensors, int threads) {
@@ -248,7 +262,7 @@ void OffloadedAdamW::step(const std::vector<TensorStep>& tensors, int threads) {
   reserve(0);
   const Clock::time_point start = Clock::now();
   if (threads != s.threads) {
-    s.workers.emplace(std::max(threads, 1));
+    s.workers.emplace(workers_for(threads));
     s.threads = threads;
   }
   s.state.begin_step(tensors);
@@ -268,7 +282,7 @@ void OffloadedAdamW::step(const std::vector<TensorStep>& tensors, int threads) {
 
 bool OffloadedAdamW::gradients_finite(const std::vector<TensorStep>& tensors, const std::vector<OptimizerTensor>& specs,
                                       int threads) {
-  tbb::task_arena workers(std::max(threads, 1));
+  tbb::task_arena workers(workers_for(threads));
   return workers.execute([&] {
     return std::all_of(tensors.begin(), tensors.end(), [&](const TensorStep& t) {
       return all_finite(dtype_of(t.gradient_type), t.gradient, specs.at(t.tensor).elements);
@@ -301,8 +315,7 @@ void OffloadedAdamW::reset(std::size_t tensor) {
 
 std::uint64_t OffloadedAdamW::reservable() const {
   const Impl& s = *impl_;
-  if (s.options.host_memory == 0 && s.store == nullptr) return UINT64_MAX;
-  const std::uint64_t beside = std::max(s.options.host_memory, s.arena_bytes) - s.arena_bytes;
+  const std::uint64_t beside = s.given - s.arena_bytes;
   const std::uint64_t within = s.store == nullptr ? 0 : s.arena_bytes - s.needs.least();
   return beside + within / s.needs.frame * s.needs.frame;
 }
@@ -326,7 +339,7 @@ bool OffloadedAdamW::reserve(std::uint64_t bytes) {
 OptimizerReport OffloadedAdamW::report() const {
   const Impl& s = *impl_;
   OptimizerReport report;
-  report.host_budget = s.options.host_memory == 0 ? s.arena_bytes : s.options.host_memory;
+  report.host_budget = s.given == UINT64_MAX ? s.arena_bytes : s.given;
   report.host_reserved = s.reserved;
   for (const BlockSpec& block : s.state.blocks()) report.state_bytes += block.bytes;
   report.table_bytes = s.state.table_bytes();
