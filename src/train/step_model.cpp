@@ -56,6 +56,7 @@ class Model final : public StepModel {
   void backward(StepContext& ctx);
   void backward_layer(StepContext& ctx, Scratch scratch, std::int64_t l, std::int64_t m);
   void embedding_backward(StepContext& ctx, Scratch scratch);
+  std::int64_t groups() const { return (shape_.accumulate + group_ - 1) / group_; }
   /// Calls fn(first micro-batch, count) for each group.
   template <class Fn>
   void for_each_group(std::int64_t micro_batches, Fn&& fn) const {
@@ -95,12 +96,13 @@ Model<T>::Model(const ModelConfig& config, const Layout& layout, const StepShape
                           : make_llama_layer<T>(config, layout, l, sizes, products_, *rotary_));
   embedding_.emplace(config, layout, products_, shape.length, group_ * tokens_);
   head_.emplace(config, layout, products_, group_ * tokens_);
-  kept_.emplace(config.layers, shape, layout.blocks().size(), input_bytes_, layers_.front()->inner_bytes());
+  kept_.emplace(config.layers, shape, layout.blocks().size(), input_bytes_, layers_.front()->inner_bytes(), groups(),
+                head_->logit_bytes());
 }
 
 template <class T>
 std::vector<std::uint32_t> Model<T>::contributions() const {
-  const auto groups = static_cast<std::uint32_t>((shape_.accumulate + group_ - 1) / group_);
+  const auto groups = static_cast<std::uint32_t>(this->groups());
   std::vector<std::uint32_t> uses(layout_.params().size(), static_cast<std::uint32_t>(shape_.accumulate));
   for (const ParamId p : {embedding_->table(), embedding_->positions(), head_->norm().weight, head_->norm().bias})
     if (p.valid()) uses[p.value] = groups;
@@ -256,10 +258,11 @@ void Model<T>::head(StepContext& ctx, std::int64_t micro_batches) {
     for (std::int64_t m = 0; m < count; ++m)
       ctx.load(kept_->input(layers, first + m), AccessKind::consume, x + m * tokens_ * hidden_, input_bytes_);
     const std::int32_t* targets = targets_.data() + first * tokens_;
-    head_->forward(ctx, scratch, x, targets, count * tokens_, &loss_);
+    const BlockId kept = ctx.training ? kept_->logits(first / group_) : BlockId{};
+    head_->forward(ctx, scratch, x, targets, count * tokens_, &loss_, kept);
     if (!ctx.training) return;
     if (first == 0) ctx.blocks.begin_backward();
-    const T* dx = head_->backward(ctx, scratch, x, targets, count * tokens_, scale);
+    const T* dx = head_->backward(ctx, scratch, x, targets, count * tokens_, scale, kept);
     for (std::int64_t m = 0; m < count; ++m)
       ctx.store(kept_->flow(first + m), dx + m * tokens_ * hidden_, input_bytes_);
   });
