@@ -68,6 +68,17 @@ DeviceFacts facts_of(int ordinal) {
 
 }  // namespace
 
+/// A bare stream: whoever moves something waits for it.
+class CudaDevice::MoveStream {
+ public:
+  MoveStream() {
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", "moves");
+  }
+  ~MoveStream() { cudaStreamDestroy(stream); }
+  MoveStream(const MoveStream&) = delete;
+  cudaStream_t stream = nullptr;
+};
+
 std::vector<DeviceFacts> list_devices(std::string* reason) {
   int count = 0;
   const cudaError_t result = cudaGetDeviceCount(&count);
@@ -94,7 +105,7 @@ CudaDevice::CudaDevice(int ordinal) {
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo", facts_.name);
   facts_.free_bytes = free;
-  moves_ = std::make_unique<CudaStream>("moves within the device", ordinal, 4);
+  moves_ = std::make_unique<MoveStream>();
 }
 
 CudaDevice::~CudaDevice() = default;
@@ -147,7 +158,7 @@ void CudaDevice::copy(const BlockView& from, const BlockView& to, Stream& stream
 }
 
 void CudaDevice::move(std::byte* to, const std::byte* from, std::uint64_t bytes) {
-  const cudaStream_t stream = static_cast<CudaStream&>(*moves_).get();
+  const cudaStream_t stream = moves_->stream;
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync", "within the device");
   check(cudaStreamSynchronize(stream), "cudaStreamSynchronize", "within the device");
 }

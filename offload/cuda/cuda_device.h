@@ -42,7 +42,8 @@ class CudaDevice final : public Device {
  private:
   DeviceFacts facts_;
   std::string unpinned_reason_;
-  std::unique_ptr<Stream> moves_;
+  class MoveStream;
+  std::unique_ptr<MoveStream> moves_;
   int streams_made_ = 0;
 };
 

@@ -38,12 +38,12 @@ struct LogitPlace {
     std::byte* in_place = kept() ? view.contiguous(0, bytes) : nullptr;
     return in_place == nullptr ? buffer : reinterpret_cast<float*>(in_place);
   }
-  void put_back(const float* from) const {
-    if (kept() && from == buffer) view.copy_in(buffer, 0, bytes);
+  void put_back(StepKernels& k, const float* from) const {
+    if (kept() && from == buffer) k.copy_in(view, buffer, 0, bytes);
   }
-  const float* get() const {
+  const float* get(StepKernels& k) const {
     float* at = in_place_or_buffer();
-    if (at == buffer) view.copy_out(buffer, 0, bytes);
+    if (at == buffer) k.copy_out(view, buffer, 0, bytes);
     return at;
   }
 };
@@ -71,7 +71,7 @@ class KeptLogits {
 }  // namespace
 
 template <class T>
-Head<T>::Head(const ModelConfig& config, const Layout& layout, const kernels::Products& products, std::int64_t tokens)
+Head<T>::Head(const ModelConfig& config, const Layout& layout, const StepKernels& kernels, std::int64_t tokens)
     : tokens_(tokens), hidden_(config.hidden) {
   const auto eps = static_cast<float>(config.norm_eps);
   const bool gpt2 = config.family == Family::gpt2;
@@ -84,7 +84,7 @@ Head<T>::Head(const ModelConfig& config, const Layout& layout, const kernels::Pr
   panel_rows_ = kernels::panel_rows(vocab_, hidden_);
   token_block_ = token_block(tokens, panel_rows_);
   const ParamId params[] = {norm_.weight, norm_.bias, weight_};
-  sizes_ = PanelSizes::of(layout, products, params, tokens);
+  sizes_ = PanelSizes::of(layout, kernels, params, tokens);
 }
 
 template <class T>
@@ -130,27 +130,27 @@ BlockId Head<T>::logits_at(BlockId kept, std::int64_t first, std::int64_t t) con
 
 template <class T>
 void Head<T>::forward(StepContext& ctx, Scratch scratch, const T* x, const std::int32_t* targets, std::int64_t tokens,
-                      double* loss, BlockId kept) {
+                      BlockId kept) {
   const Buffers b = place(scratch, ctx.training);
   norm_forward(ctx, norm_, x, b.h, tokens, b.panel);
-  ctx.stream.launch([rows = b.rows, tokens] { kernels::loss_reset(rows, tokens); });
+  ctx.stream.launch([&k = ctx.kernels, rows = b.rows, tokens] { k.loss_reset(rows, tokens); });
   for_each_panel(ctx, weight_, b.panel.weights,
                  [&](std::int64_t first, std::int64_t height, const PanelSource<T>& source) {
                    for_each_block(tokens, token_block_, [&](std::int64_t t, std::int64_t n) {
                      KeptLogits logits(ctx, logits_at(kept, first, t), AccessKind::write, b.logits, n * height);
-                     ctx.stream.launch([&products = ctx.products, h = b.h + t * hidden_, logits = logits.place(),
+                     ctx.stream.launch([&k = ctx.kernels, h = b.h + t * hidden_, logits = logits.place(),
                                         rows = offset(b.rows, t), targets = targets + t, n, first, height, source,
                                         again = t > 0, hidden = hidden_, memory = b.panel.scratch] {
                        float* at = logits.in_place_or_buffer();
-                       const T* w = again ? source.again() : source.get();
-                       products.nt_f32(h, hidden, w, at, height, n, height, hidden, memory);
-                       kernels::loss_panel(at, height, n, first, height, targets, rows);
-                       logits.put_back(at);
+                       const T* w = again ? source.again() : source.get(k);
+                       k.nt_f32(h, hidden, w, at, height, n, height, hidden, memory);
+                       k.loss_panel(at, height, n, first, height, targets, rows);
+                       logits.put_back(k, at);
                      });
                      logits.release(ctx);
                    });
                  });
-  ctx.stream.launch([rows = b.rows, tokens, loss] { *loss += kernels::loss_sum(rows, tokens); });
+  ctx.stream.launch([&k = ctx.kernels, rows = b.rows, tokens] { k.add_loss(rows, tokens); });
 }
 
 /// dlogits of a panel, and its part of the gradient of h.
@@ -160,19 +160,17 @@ void Head<T>::gradient_panel(StepContext& ctx, const Buffers& b, const std::int3
                              BlockId kept) const {
   for_each_block(tokens, token_block_, [&](std::int64_t t, std::int64_t n) {
     KeptLogits logits(ctx, logits_at(kept, first, t), AccessKind::consume, b.logits, n * rows);
-    ctx.stream.launch([&products = ctx.products, b, logits = logits.place(), targets = targets + t, t, n, scale, first,
+    ctx.stream.launch([&k = ctx.kernels, b, logits = logits.place(), targets = targets + t, t, n, scale, first,
                        height = rows, source, hidden = hidden_] {
-      const T* w = t > 0 ? source.again() : source.get();
-      const float* at = logits.kept() ? logits.get() : b.logits;
-      if (!logits.kept())
-        products.nt_f32(b.h + t * hidden, hidden, w, b.logits, height, n, height, hidden, b.panel.scratch);
-      kernels::loss_panel_backward(at, height, n, first, height, targets, offset(b.rows, t), scale,
-                                   b.dlogits + t * height);
+      const T* w = t > 0 ? source.again() : source.get(k);
+      const float* at = logits.kept() ? logits.get(k) : b.logits;
+      if (!logits.kept()) k.nt_f32(b.h + t * hidden, hidden, w, b.logits, height, n, height, hidden, b.panel.scratch);
+      k.loss_panel_backward(at, height, n, first, height, targets, offset(b.rows, t), scale, b.dlogits + t * height);
     });
     logits.release(ctx);
   });
-  ctx.stream.launch([&products = ctx.products, b, tokens, first, height = rows, source, hidden = hidden_] {
-    products.nn(b.dlogits, height, source.again(), b.sums, hidden, tokens, height, hidden, first > 0, b.panel.scratch);
+  ctx.stream.launch([&k = ctx.kernels, b, tokens, first, height = rows, source, hidden = hidden_] {
+    k.nn(b.dlogits, height, source.again(), b.sums, hidden, tokens, height, hidden, first > 0, b.panel.scratch);
   });
 }
 
@@ -186,14 +184,14 @@ const T* Head<T>::backward(StepContext& ctx, Scratch scratch, const T* x, const 
     gradient_panel(ctx, b, targets, tokens, scale, first, rows, panel.source, kept);
     if (panel.pin.held()) ctx.blocks.unpin(std::move(panel.pin), ctx.stream);
     if (!ctx.trains(weight_)) continue;
-    ctx.stream.launch([&products = ctx.products, b, tokens, rows, hidden = hidden_] {
-      products.tn(b.dlogits, rows, b.h, hidden, b.panel.gradient, tokens, rows, hidden, b.panel.scratch);
+    ctx.stream.launch([&k = ctx.kernels, b, tokens, rows, hidden = hidden_] {
+      k.tn(b.dlogits, rows, b.h, hidden, b.panel.gradient, tokens, rows, hidden, b.panel.scratch);
     });
     ctx.contribute(weight_, static_cast<std::uint64_t>(first * hidden_), static_cast<std::uint64_t>(rows * hidden_),
                    b.panel.gradient);
   }
   ctx.stream.launch(
-      [b, tokens, hidden = hidden_] { kernels::round_rows<T>(b.sums, nullptr, nullptr, b.h, tokens, hidden); });
+      [&k = ctx.kernels, b, tokens, hidden = hidden_] { k.round_rows(b.sums, nullptr, nullptr, b.h, tokens, hidden); });
   T* dx = reinterpret_cast<T*>(b.sums);  // the sums have been rounded
   norm_backward<T>(ctx, norm_, x, b.h, dx, false, tokens, b.panel);
   return dx;

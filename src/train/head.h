@@ -18,17 +18,17 @@ template <class T>
 class Head {
  public:
   /// `tokens`: the most that one call takes.
-  Head(const ModelConfig& config, const Layout& layout, const kernels::Products& products, std::int64_t tokens);
+  Head(const ModelConfig& config, const Layout& layout, const StepKernels& kernels, std::int64_t tokens);
   ParamId weight() const { return weight_; }
   const Norm& norm() const { return norm_; }
   std::uint64_t scratch_bytes(bool training) const;
   /// Bytes of the blocks that keep the logits of one call: by panel, then by block of tokens.
   std::vector<std::uint64_t> logit_bytes() const;
 
-  /// *loss += the sum of the losses of `tokens` predictions, on the stream. `kept`: the first of the blocks that take
-  /// the logits, or invalid.
+  /// Adds the losses of `tokens` predictions to the kernels' sum. `kept`: the first of the blocks that take the logits,
+  /// or invalid.
   void forward(StepContext& ctx, Scratch scratch, const T* x, const std::int32_t* targets, std::int64_t tokens,
-               double* loss, BlockId kept);
+               BlockId kept);
   /// After forward with the same arguments: hands over gradients of scale × that sum; returns that of x, in scratch.
   const T* backward(StepContext& ctx, Scratch scratch, const T* x, const std::int32_t* targets, std::int64_t tokens,
                     float scale, BlockId kept);

@@ -21,10 +21,10 @@ struct PanelSource {
   std::uint64_t begin = 0, end = 0;  ///< bytes of `view`; equal: the elements are in `buffer` already
   T* buffer = nullptr;
 
-  const T* get() const {
+  const T* get(StepKernels& kernels) const {
     if (begin == end) return buffer;
     if (const std::byte* in_place = view.contiguous(begin, end)) return reinterpret_cast<const T*>(in_place);
-    view.copy_out(buffer, begin, end);
+    kernels.copy_out(view, buffer, begin, end);
     return buffer;
   }
   /// Where get() has put them.
@@ -68,7 +68,7 @@ struct PanelSizes {
   std::uint64_t vector = 0;    ///< elements of the longest vector
   std::uint64_t scratch_bytes = 0;
 
-  static PanelSizes of(const Layout& layout, const kernels::Products& products, std::span<const ParamId> params,
+  static PanelSizes of(const Layout& layout, const StepKernels& kernels, std::span<const ParamId> params,
                        std::int64_t tokens);
 };
 
