@@ -1,7 +1,10 @@
 """Forward and backward, and whole steps, beside PyTorch on the same machine, in interleaved rounds.
 
-    bench/compare_torch.py passes [--models gpt2-124m,llama-350m] [--dtypes bf16,fp32] [--rounds 3]
-    bench/compare_torch.py step   [--rounds 3]
+    bench/compare_torch.py passes [--models gpt2-124m,llama-350m] [--dtypes bf16,fp32] [--rounds 3] [--steps 4]
+    bench/compare_torch.py step   [--rounds 3] [--steps 4]
+
+--steps: steps of a run, the first of which is not counted (PyTorch's bf16 takes minutes a step on a processor without
+bf16 products: --steps 2 --rounds 1).
 
 passes: tokens/s of forward + backward, everything in memory, 4 x 256 tokens, no recomputation.
 step:   a whole step of llama-350m in bf16 with an fp32 master, 4 x 256 tokens: ours with --host-memory 640MiB and the
@@ -70,8 +73,8 @@ def passes(arguments):
             ratios, ours, theirs = [], [], []
             with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
                 for _ in range(arguments.rounds):
-                    peer = run_torch(model, dtype, "passes", 4)["seconds"]
-                    summary = run_ours(model, dtype, None, "none", 5, folder)
+                    peer = run_torch(model, dtype, "passes", arguments.steps)["seconds"]
+                    summary = run_ours(model, dtype, None, "none", arguments.steps + 1, folder)
                     mine = summary["compute_s"]["forward"] + summary["compute_s"]["backward"]
                     ours.append(BATCH * LENGTH / mine)
                     theirs.append(BATCH * LENGTH / peer)
@@ -87,8 +90,8 @@ def step(arguments):
     ratios = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for _ in range(arguments.rounds):
-            peer = run_torch("llama-350m", "bf16", "step", 4)
-            mine = run_ours("llama-350m", "bf16", "640MiB", "layer", 6, folder)
+            peer = run_torch("llama-350m", "bf16", "step", arguments.steps)
+            mine = run_ours("llama-350m", "bf16", "640MiB", "layer", arguments.steps + 2, folder)
             ratios.append(mine["step_s_median"] / peer["seconds"])
             print(f"ours {mine['step_s_median']:.2f} s, peak resident {mine['peak_resident_bytes'] / 2**20:.0f} MiB; "
                   f"PyTorch {peer['seconds']:.2f} s, {peer['peak_resident_bytes'] / 2**20:.0f} MiB; "
@@ -154,9 +157,10 @@ def main():
     parser.add_argument("--models", default="gpt2-124m,llama-350m")
     parser.add_argument("--dtypes", default="bf16,fp32")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--folder", default=None, help="where the runs' folders go (default: the system's)")
     arguments = parser.parse_args()
-    subprocess.run([ROOT / "scripts" / "build", ROOT / "build" / "release", "transload"], check=True)
+    subprocess.run([ROOT / "scripts" / "build", ROOT / "build" / "release", "transload"], check=True, capture_output=True)
     sys.exit(1 if (passes if arguments.what == "passes" else step)(arguments) else 0)
 
 

@@ -17,6 +17,7 @@ Prints a row a regime and where the rest of the step went; `alone` is the fracti
 counted. Exits 1 where a step reaches less than 0.80 of its bound."""
 import argparse
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -121,11 +122,13 @@ def measure(name, rounds, folder):
         rows.append((bound / step, step, bound, plain, alone / step, forward + backward, nvme, *rates, bytes_per_s,
                      parts["forward"] + parts["backward"] - forward - backward, parts["update"] - update, step - busy))
     m = [statistics.median(column) for column in zip(*rows)]
+    load = os.getloadavg()[0]
+    busy_others = f" (load {load:.1f}: the machine is busy with something else)" if load > 3.5 else ""
     print(f"{name:<11} {BATCH} x {length}, {memory}, recompute {recompute}: step {m[1]:.3f} s, bound {m[2]:.3f} s, "
           f"fraction {m[0]:.2f} (goal 0.80; rounds {', '.join(f'{r[0]:.2f}' for r in rows)}; alone {m[4]:.2f}); plain "
           f"bound {m[3]:.3f} s: passes {m[5]:.3f}, NVMe {m[6]:.3f}\n{'':<11} limits: products nt {m[7] / 1e9:.0f}, nn "
           f"{m[8] / 1e9:.0f}, tn {m[9] / 1e9:.0f} GFLOP/s, stream {m[10] / 1e9:.1f} GB/s; beyond them: passes "
-          f"{m[11]:.3f} s, update {m[12]:.3f} s; not in a kernel: {m[13]:.3f} s", flush=True)
+          f"{m[11]:.3f} s, update {m[12]:.3f} s; not in a kernel: {m[13]:.3f} s{busy_others}", flush=True)
     return m[0]
 
 

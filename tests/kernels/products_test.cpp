@@ -1,6 +1,9 @@
 #include "kernels/cpu/products.h"
 
+#include <sys/time.h>
+
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <limits>
 
 #include "kernels/arrays.h"
@@ -267,4 +270,43 @@ TEST_CASE("the bf16 tile agrees with a double reference in every form that produ
       }
     }
   }
+}
+
+namespace {
+volatile std::sig_atomic_t ticks = 0;
+/// A signal with a handler of its own every half millisecond of processor time.
+class Ticking {
+ public:
+  Ticking() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { ticks = ticks + 1; };
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGPROF, &action, &before_);
+    const itimerval often{{0, 500}, {0, 500}};
+    setitimer(ITIMER_PROF, &often, nullptr);
+  }
+  ~Ticking() {
+    const itimerval never{};
+    setitimer(ITIMER_PROF, &never, nullptr);
+    sigaction(SIGPROF, &before_, nullptr);
+  }
+
+ private:
+  struct sigaction before_ {};
+};
+}  // namespace
+
+TEST_CASE("signals handled during products change nothing") {
+  constexpr std::int64_t T = 256, h = 256, K = 512;
+  const std::vector<float> a = normal<float>(T * K, 1), b = normal<float>(h * K, 2);
+  std::vector<float> want(T * h), c(T * h);
+  Products products(Dtype::f32);
+  Scratch scratch(products.scratch_bytes(T, h, K));
+  products.nt_f32(a.data(), K, b.data(), want.data(), h, T, h, K, scratch.data());
+  const Ticking ticking;
+  for (int i = 0; i < 10000 && ticks < 100; ++i) {
+    products.nt_f32(a.data(), K, b.data(), c.data(), h, T, h, K, scratch.data());
+    REQUIRE(c == want);
+  }
+  CHECK(ticks >= 100);
 }
