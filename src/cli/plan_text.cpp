@@ -94,7 +94,7 @@ std::string link_table(const RunPlan& plan) {
 }
 
 std::string budget_table(const RunPlan& plan) {
-  std::string text = fmt::format("  {:<18}{:>14}{:>14}{:>14}\n", "budget", "given", "least", "planned peak");
+  std::string text = fmt::format("  {:<18}{:>14}{:>14}{:>14}\n", "budget", "taken", "least", "planned peak");
   const auto row = [&text](const char* name, std::uint64_t given, std::uint64_t least, std::uint64_t peak) {
     text +=
         fmt::format("  {:<18}{:>14}{:>14}{:>14}\n", name, format_size(given), format_size(least), format_size(peak));
