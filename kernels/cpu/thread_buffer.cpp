@@ -2,8 +2,8 @@
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
+#include <new>
 
-#include "base/check.h"
 #include "kernels/cpu/tile.h"
 
 namespace transload::kernels {
@@ -26,8 +26,8 @@ float* thread_buffer(int slot, std::int64_t count) {
     const std::int64_t rounded = (count + 15) / 16 * 16;
     buffer.data.reset();
     buffer.data.reset(static_cast<float*>(std::aligned_alloc(64, static_cast<std::size_t>(rounded) * sizeof(float))));
-    TRANSLOAD_CHECK(buffer.data != nullptr, "no memory for a tile buffer of {} bytes", rounded * 4);
-    buffer.count = rounded;
+    buffer.count = buffer.data == nullptr ? 0 : rounded;
+    if (buffer.data == nullptr) throw std::bad_alloc();
   }
   return buffer.data.get();
 }

@@ -113,6 +113,12 @@ double parse_rate(std::string_view text, std::string_view what) {
 
 std::string format_size(std::uint64_t bytes) { return bytes < KiB ? fmt::format("{} B", bytes) : in_units(bytes); }
 
+std::pair<std::string, std::string> format_sizes(std::uint64_t a, std::uint64_t b) {
+  std::pair<std::string, std::string> texts{format_size(a), format_size(b)};
+  if (a != b && texts.first == texts.second) texts = {fmt::format("{} bytes", a), fmt::format("{} bytes", b)};
+  return texts;
+}
+
 std::string format_rate(double bytes_per_s) {
   constexpr std::array<std::string_view, 4> kNames = {"B/s", "kB/s", "MB/s", "GB/s"};
   if (!(bytes_per_s >= 0) || std::isinf(bytes_per_s)) return "unknown";

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace transload {
 
@@ -15,6 +16,9 @@ std::uint64_t parse_size(std::string_view text, std::string_view what);
 double parse_rate(std::string_view text, std::string_view what);
 /// "640.0 MiB", "1.50 GiB", "12 B": for people.
 std::string format_size(std::uint64_t bytes);
+/// Two sizes that a message sets against each other: as format_size writes them, or in bytes where that hides that they
+/// differ.
+std::pair<std::string, std::string> format_sizes(std::uint64_t a, std::uint64_t b);
 /// "3.31 GB/s".
 std::string format_rate(double bytes_per_s);
 /// "1 h 02 min", "3 min 20 s", "4.2 s", "310 ms".

@@ -2,13 +2,19 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <map>
+#include <new>
+#include <system_error>
 
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/nearest.h"
 #include "cli/settings.h"
+#include "cli/signals.h"
 
 namespace transload::cli {
 namespace {
@@ -90,9 +96,18 @@ void refuse_extras(const CLI::App& app) {
 }
 
 std::string need(const std::vector<std::string>& words, const std::string& what) {
-  if (words.empty()) throw InputError(what + " is missing.");
+  if (words.empty() || words.front().empty()) throw InputError(what + " is missing.");
   if (words.size() > 1) throw InputError(fmt::format("{} is given twice: {} and {}.", what, words[0], words[1]));
   return words.front();
+}
+
+/// What such a command found is its output: without it, it has failed.
+int whole_output(int code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  fmt::print(stderr, "transload: standard output could not be written whole{}{}.\n", errno == 0 ? "" : ": ",
+             errno == 0 ? "" : std::strerror(errno));
+  return code == kDone ? kFailed : code;
 }
 
 class CommandLine {
@@ -118,11 +133,18 @@ class CommandLine {
     } catch (const CLI::ParseError& e) {
       throw InputError(fmt::format("{}. 'transload --help' shows what is expected.", e.what()));
     }
-    for (CLI::App* sub : app_.get_subcommands()) {
+    const std::vector<CLI::App*> commands = app_.get_subcommands();
+    const std::vector<std::string> words = app_.remaining();
+    if (commands.size() > 1)
+      throw InputError(fmt::format("'{}' is one word too many: {} is the command.", commands[1]->get_name(),
+                                   commands[0]->get_name()));
+    for (CLI::App* sub : commands) {
       refuse_extras(*sub);
+      if (!words.empty())
+        throw InputError(fmt::format("'{}' stands before the command; flags and words come after '{}'.", words.front(),
+                                     sub->get_name()));
       return dispatch(sub->get_name());
     }
-    const std::vector<std::string> words = app_.remaining();
     if (words.empty()) throw InputError("A command is missing: train, plan, probe, verify or export.");
     throw InputError(fmt::format("The command '{}' is not known.{}", words.front(),
                                  did_you_mean(words.front(), {"train", "plan", "probe", "verify", "export"}, "")));
@@ -172,6 +194,10 @@ class CommandLine {
 
   int dispatch(const std::string& name) {
     if (name == "train") return run_train(options_of(train_));
+    return whole_output(run_reader(name));
+  }
+
+  int run_reader(const std::string& name) {
     if (name == "plan") return run_plan(options_of(plan_));
     if (name == "probe") return run_probe(probe_);
     if (name == "verify") {
@@ -195,6 +221,7 @@ class CommandLine {
 
 /// InputError and BudgetError are the user's to mend: 2. All else is the environment: 1.
 int transload_main(int argc, char** argv) {
+  prepare_process();
   try {
     return CommandLine().run(argc, argv);
   } catch (const InputError& e) {
@@ -203,6 +230,20 @@ int transload_main(int argc, char** argv) {
   } catch (const BudgetError& e) {
     fmt::print(stderr, "transload: {}\n", e.what());
     return kWrongInput;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr,
+               "transload: The system refused memory beside the budgets. Free memory, raise the limit of this process "
+               "(ulimit -v) or container, or give smaller budgets.\n");
+    return kFailed;
+  } catch (const std::filesystem::filesystem_error& e) {
+    fmt::print(stderr, "transload: {}: {}\n", e.path1().string(), e.code().message());
+    return kFailed;
+  } catch (const std::system_error& e) {  // of threads: std::thread, mutexes
+    fmt::print(stderr,
+               "transload: The system refused a thread or another resource: {}. Raise the limits of this "
+               "process or container (ulimit -u, -v, -n).\n",
+               e.code().message());
+    return kFailed;
   } catch (const std::exception& e) {
     fmt::print(stderr, "transload: {}\n", e.what());
     return kFailed;

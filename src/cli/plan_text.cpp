@@ -12,12 +12,12 @@ namespace {
 
 // What makers state for a consumer drive; data-centre drives stand five times as much and more.
 constexpr double kEnduranceBytesPerByte = 600;
-constexpr double kWeekSeconds = 7 * 86400;
 
 /// The nearest folder above that exists: the run folder may not be there yet.
 std::filesystem::path existing_parent(std::filesystem::path path) {
-  path = std::filesystem::absolute(path);
-  while (!std::filesystem::exists(path) && path.has_relative_path()) path = path.parent_path();
+  std::error_code error;
+  path = std::filesystem::absolute(path, error);
+  while (!std::filesystem::exists(path, error) && path.has_relative_path()) path = path.parent_path();
   return path;
 }
 
@@ -32,6 +32,24 @@ std::string count_text(std::uint64_t parameters) {
   return n >= 1e9   ? fmt::format("{:.2f} G", n / 1e9)
          : n >= 1e6 ? fmt::format("{:.1f} M", n / 1e6)
                     : fmt::format("{}", parameters);
+}
+
+/// "12345", "1.08 billion": a count that is an estimate.
+std::string about_text(double n) {
+  if (n < 1e6) return fmt::format("{:.0f}", n);
+  if (n < 0.9995e9) return fmt::format("{:.3g} million", n / 1e6);
+  if (n < 0.9995e12) return fmt::format("{:.3g} billion", n / 1e9);
+  return "more than a trillion";
+}
+
+/// A time that may be hours or centuries.
+std::string long_time_text(double seconds) {
+  constexpr double kDay = 86400, kYear = 365.25 * kDay;
+  if (seconds < 2 * kDay) return format_duration(seconds);
+  if (seconds < 14 * kDay) return fmt::format("{:.1f} days", seconds / kDay);
+  if (seconds < 2 * kYear) return fmt::format("{:.0f} weeks", seconds / (7 * kDay));
+  if (seconds < 1000 * kYear) return fmt::format("{:.0f} years", seconds / kYear);
+  return "more than a thousand years";
 }
 
 std::string head_line(const RunPlan& plan, const TrainOptions& options) {
@@ -76,7 +94,7 @@ std::string link_table(const RunPlan& plan) {
 }
 
 std::string budget_table(const RunPlan& plan) {
-  std::string text = fmt::format("  {:<18}{:>14}{:>14}{:>14}\n", "budget", "given", "least", "planned peak");
+  std::string text = fmt::format("  {:<18}{:>14}{:>14}{:>14}\n", "budget", "taken", "least", "planned peak");
   const auto row = [&text](const char* name, std::uint64_t given, std::uint64_t least, std::uint64_t peak) {
     text +=
         fmt::format("  {:<18}{:>14}{:>14}{:>14}\n", name, format_size(given), format_size(least), format_size(peak));
@@ -130,11 +148,12 @@ std::string wear_text(std::uint64_t bytes, const std::string& folder, double ste
   const double percent = 100 * static_cast<double>(steps) / steps_left;
   text += fmt::format(
       "; these {} steps use {} of a drive of {} that is rated for 600 TB written per TB (an assumption: "
-      "look up yours). It would last {:.3g} steps",
-      steps, percent < 0.01 ? "less than 0.01 %" : fmt::format("{:.2g} %", percent), format_size(drive), steps_left);
+      "look up yours). It would last {} steps",
+      steps, percent < 0.01 ? "less than 0.01 %" : fmt::format("{:.2g} %", percent), format_size(drive),
+      about_text(steps_left));
   if (step_s > 0)
-    text += fmt::format(", {:.3g} weeks without a pause at {} a step", steps_left * step_s / kWeekSeconds,
-                        format_duration(step_s));
+    text +=
+        fmt::format(", {} without a pause at {} a step", long_time_text(steps_left * step_s), format_duration(step_s));
   return text + ".\n";
 }
 

@@ -15,7 +15,7 @@ constexpr std::uint64_t kSmallLock = 64 * MiB;
 
 void advise_folder(const FolderFacts& f, std::vector<std::string>& advice) {
   if (!f.error.empty()) {
-    advice.push_back(fmt::format("{}: {}.", f.folder, f.error));
+    advice.push_back(fmt::format("{}: {}{}", f.folder, f.error, f.error.ends_with('.') ? "" : "."));
     return;
   }
   if (f.file_system == "tmpfs" || f.file_system == "ramfs")

@@ -17,7 +17,9 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "cli/probe.h"
+#include "offload/scratch_folder.h"
 #include "offload/store.h"
+#include "train/input_file.h"
 
 namespace transload::cli {
 namespace {
@@ -38,24 +40,6 @@ constexpr auto kPhaseLimit = std::chrono::seconds(8);  // a slow disk shortens t
   details.error = error;
   throw IoError(details);
 }
-
-/// Removes a folder that was made here, whatever happens in between.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const std::string& parent) : path_((fs::path(parent) / ".transload-probe-XXXXXX").string()) {
-    if (::mkdtemp(path_.data()) == nullptr) fail("create a folder", parent, 0, errno);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// One buffer a thread, on huge pages where there are any.
 class Buffers {
@@ -164,22 +148,22 @@ void ask_store(FolderFacts& facts, const std::string& folder) {
 FolderFacts probe_folder(const std::string& folder) {
   FolderFacts facts;
   facts.folder = folder;
-  std::error_code ignored;
-  if (!fs::exists(folder, ignored)) {
-    facts.error = "the folder does not exist; create it on the drive that is meant";
-    return facts;
+  try {
+    if (!path_exists(folder))
+      facts.error = "the folder does not exist; create it on the drive that is meant";
+    else if (!is_folder(folder))
+      facts.error = "this is a file, not a folder";
+  } catch (const Error& e) {
+    facts.error = e.what();
   }
-  if (!fs::is_directory(folder, ignored)) {
-    facts.error = "this is a file, not a folder";
-    return facts;
-  }
+  if (!facts.error.empty()) return facts;
   struct statvfs space {};
   if (::statvfs(folder.c_str(), &space) == 0) {
     facts.free_bytes = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
     facts.total_bytes = static_cast<std::uint64_t>(space.f_blocks) * space.f_frsize;
   }
   try {
-    const TemporaryFolder temporary(folder);
+    const ScratchFolder temporary(folder);  // what a probe that was killed left is removed, too
     ask_store(facts, temporary.path());
     measure(facts, temporary.path());
   } catch (const Error& e) {

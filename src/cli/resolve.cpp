@@ -4,13 +4,18 @@
 #include <toml++/toml.h>
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/os.h"
 #include "base/size.h"
 #include "cli/settings.h"
+#include "train/input_file.h"
 
 namespace transload::cli {
 namespace {
+
+constexpr std::uint64_t kMostConfigBytes = 1 * MiB;
 
 std::string scalar_text(const toml::node& node, const std::string& what) {
   if (const auto* v = node.as_string()) return v->get();
@@ -54,10 +59,25 @@ std::string switch_value(const GivenSettings& given, const std::string& name) {
   return found == given.end() ? "" : found->second.values.front();
 }
 
+/// config.toml and the record hold every setting, and both are UTF-8.
+void check_utf8(const std::string& text, const std::string& what) {
+  try {
+    (void)nlohmann::json(text).dump();
+  } catch (const nlohmann::json::type_error&) {
+    throw InputError(
+        fmt::format("{} is not UTF-8: {}. What a run keeps of its settings could not hold it. Rename the file "
+                    "or folder, or reach it through a link.",
+                    what, text));
+  }
+}
+
 void apply_all(const GivenSettings& given, TrainOptions& options) {
   for (const auto& [name, value] : given) {
     const Setting& setting = find_setting(name, value.what, "");
-    for (const std::string& text : value.values) setting.apply(options, text, value.what);
+    for (const std::string& text : value.values) {
+      check_utf8(text, value.what);
+      setting.apply(options, text, value.what);
+    }
   }
 }
 
@@ -108,12 +128,11 @@ void check_memory(const TrainOptions& o, const GivenSettings& said) {
 
 GivenSettings read_toml(const std::string& path) {
   toml::table table;
-  if (std::filesystem::is_directory(path)) throw InputError(fmt::format("{} is a folder, not a TOML file.", path));
+  if (is_folder(path)) throw InputError(fmt::format("{} is a folder, not a TOML file.", path));
+  const std::string text = read_text_file(path, kMostConfigBytes);
   try {
-    table = toml::parse_file(path);
+    table = toml::parse(text, path);
   } catch (const toml::parse_error& e) {
-    if (!std::filesystem::exists(path))
-      throw InputError(fmt::format("The configuration file {} does not exist.", path));
     throw InputError(fmt::format("{} is not valid TOML: line {}: {}.", path, e.source().begin.line, e.description()));
   }
   GivenSettings given;
@@ -134,7 +153,7 @@ TrainOptions resolve(const GivenSettings& flags, const GivenSettings& config) {
   const std::string run = switch_value(given, "run");
   if (switch_value(given, "resume") == "true" && !run.empty()) {
     const std::string saved = (std::filesystem::path(run) / "config.toml").string();
-    if (std::filesystem::exists(saved)) fill_from_saved(given, read_toml(saved));
+    if (os::kind_of(saved) != os::PathKind::missing) fill_from_saved(given, read_toml(saved));
   }
   TrainOptions options;
   apply_all(given, options);

@@ -68,7 +68,7 @@ CommitEvery parse_commit_every(const std::string& text, const std::string& what)
   std::string unit;
   const bool number = read_number(text, value, unit) && value > 0;
   const double seconds = unit == "s" ? 1 : unit == "min" ? 60 : unit == "h" ? 3600 : 0;
-  if (number && seconds > 0) return {.steps = 0, .seconds = value * seconds};
+  if (number && seconds > 0 && std::isfinite(value * seconds)) return {.steps = 0, .seconds = value * seconds};
   if (number && unit.empty() && value == std::floor(value)) return {.steps = parse_count(text, what, 1), .seconds = 0};
   throw InputError(fmt::format(
       "{} must be a number of steps, such as 20, or a time, such as 30s, 5min or 1h, not \"{}\".", what, text));

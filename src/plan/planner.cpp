@@ -32,6 +32,7 @@ namespace {
   const std::uint64_t needed =
       std::max(given / frame * frame + missing * frame, plan.pinned_frames * frame + round_up(workspace, frame));
   const std::string& block = (*input.blocks)[input.trace->accesses[tick].block.value].name;
+  const auto [needed_text, given_text] = format_sizes(needed, given);
   const char* advice = tier == Tier::host && input.budgets.nvme_bytes == 0
                            ? "Give that much, or room on NVMe so that blocks can leave memory."
                            : "Give that much, or choose smaller chunks or fewer samples at once.";
@@ -39,7 +40,7 @@ namespace {
       fmt::format("The {} memory budget is too small: access {} of a step ({}) needs {} of blocks and {} of workspace "
                   "at once, {} in all, and {} is given. {}",
                   name_of(tier), tick, block, format_size(plan.pinned_frames * frame), format_size(workspace),
-                  format_size(needed), format_size(given), advice),
+                  needed_text, given_text, advice),
       needed, given);
 }
 

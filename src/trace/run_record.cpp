@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <iterator>
 
@@ -25,6 +29,26 @@ const char* name_of(AccessKind kind) {
   return "?";
 }
 
+/// A process that was killed may have left part of a line.
+void drop_torn_line(std::FILE* file) {
+  std::array<char, 4096> piece;
+  if (std::fseek(file, 0, SEEK_END) != 0) return;
+  const long size = std::ftell(file);
+  for (long end = size; end > 0;) {
+    const long begin = std::max(0L, end - static_cast<long>(piece.size()));
+    if (std::fseek(file, begin, SEEK_SET) != 0) return;
+    const auto wanted = static_cast<std::size_t>(end - begin);
+    if (std::fread(piece.data(), 1, wanted, file) != wanted) return;
+    const std::size_t newline = std::string_view(piece.data(), wanted).rfind('\n');
+    const bool found = newline != std::string_view::npos;
+    end = found ? begin + static_cast<long>(newline) + 1 : begin;
+    if (!found && end > 0) continue;
+    if (end < size && ::ftruncate(::fileno(file), end) != 0) return;
+    break;
+  }
+  std::fseek(file, 0, SEEK_END);
+}
+
 }  // namespace
 
 std::string json_string(std::string_view text) {
@@ -43,13 +67,14 @@ std::string json_string(std::string_view text) {
 }
 
 RunRecord::RunRecord(const std::string& path, RecordLimits limits) : path_(path), limits_(limits) {
-  file_ = std::fopen(path.c_str(), "ae");
+  file_ = std::fopen(path.c_str(), "a+e");
   if (file_ == nullptr)
     throw IoError({.operation = "open",
                    .path = path,
                    .block = {},
                    .error = errno,
                    .advice = "Choose a run folder that this user may write."});
+  drop_torn_line(file_);
 }
 
 RunRecord::~RunRecord() { std::fclose(file_); }

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "train/committed_state.h"
+#include "train/input_file.h"
 
 namespace transload {
 namespace {
@@ -57,8 +58,7 @@ std::vector<Digest> digests(CommittedState& state, Array array) {
 std::string store_folder(const std::string& run) {
   std::error_code error;
   const fs::path folder = fs::weakly_canonical(fs::path(run) / "store", error);
-  if (!fs::is_directory(run, error))
-    throw InputError(fmt::format("{} is no run folder: there is no such folder.", run));
+  if (!is_folder(run)) throw InputError(fmt::format("{} is no run folder: there is no such folder.", run));
   if (error || !fs::is_directory(folder, error) || !Store::exists(folder.string()))
     throw InputError(fmt::format("{} has no store: nothing has been committed there ({}).", run, folder.string()));
   return folder.string();

@@ -15,7 +15,7 @@ std::string quoted(const std::string& text) {
     if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
       out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
     } else {
       out += c;
@@ -39,6 +39,9 @@ std::string number(double v) {
   return text;
 }
 
+/// A TOML integer has 63 bits; what is above goes in quotes.
+std::string count(std::uint64_t n) { return n <= INT64_MAX ? fmt::format("{}", n) : fmt::format("\"{}\"", n); }
+
 const char* name_of(Schedule s) {
   return s == Schedule::constant ? "constant" : s == Schedule::linear ? "linear" : "cosine";
 }
@@ -57,9 +60,9 @@ std::string training(const TrainOptions& o) {
       "learning-rate = {}\nmin-learning-rate = {}\nschedule = \"{}\"\nwarmup-steps = {}\nweight-decay = {}\n"
       "clip-norm = {}\nbetas = \"{},{}\"\nepsilon = {}\ndtype = \"{}\"\ngradients = \"{}\"\nseed = {}\nthreads = {}\n",
       o.shape.length, o.shape.batch, o.shape.accumulate, o.shape.recompute == Recompute::none ? "none" : "layer",
-      o.steps, o.evaluate_every, number(o.learning_rate), number(o.min_learning_rate), name_of(o.schedule),
-      o.warmup_steps, number(o.weight_decay), number(o.clip_norm), o.beta1, o.beta2, number(o.epsilon),
-      transload::name_of(o.dtype), transload::name_of(o.gradients), o.seed, o.threads);
+      count(o.steps), count(o.evaluate_every), number(o.learning_rate), number(o.min_learning_rate),
+      name_of(o.schedule), count(o.warmup_steps), number(o.weight_decay), number(o.clip_norm), o.beta1, o.beta2,
+      number(o.epsilon), transload::name_of(o.dtype), transload::name_of(o.gradients), count(o.seed), o.threads);
   if (o.freeze.empty()) return out;
   out += "freeze = [";
   for (std::size_t i = 0; i < o.freeze.size(); ++i) out += (i == 0 ? "" : ", ") + quoted(o.freeze[i]);
@@ -79,7 +82,8 @@ std::string memory(const TrainOptions& o) {
                      o.lru ? "lru" : "auto");
   out += o.commit_every.steps > 0 ? fmt::format("commit-every = \"{}\"\n", o.commit_every.steps)
                                   : fmt::format("commit-every = \"{}s\"\n", o.commit_every.seconds);
-  return out + fmt::format("durability = \"{}\"\nexport-every = {}\n", o.durable ? "commit" : "none", o.export_every);
+  return out +
+         fmt::format("durability = \"{}\"\nexport-every = {}\n", o.durable ? "commit" : "none", count(o.export_every));
 }
 
 }  // namespace

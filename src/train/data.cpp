@@ -143,13 +143,16 @@ class Shuffle {
 
 }  // namespace
 
-SampleOrder::SampleOrder(std::uint64_t tokens, std::int64_t length, Order order, std::uint64_t seed)
+SampleOrder::SampleOrder(std::uint64_t tokens, std::int64_t length, Order order, std::uint64_t seed,
+                         const std::string& what)
     : samples_(0), order_(order), seed_(seed) {
   if (length < 1) throw InputError(fmt::format("A sequence length of {} is too small: at least 1.", length));
   const auto needed = static_cast<std::uint64_t>(length) + 1;
   if (tokens < needed)
     throw InputError(
-        fmt::format("The data has {} tokens, but one sample of sequence length {} needs {}.", tokens, length, needed));
+        fmt::format("{} has {} token{}, but one sample of sequence length {} needs {}. Give more text, or a shorter "
+                    "--sequence-length.",
+                    what, tokens, tokens == 1 ? "" : "s", length, needed));
   samples_ = (tokens - 1) / static_cast<std::uint64_t>(length);
 }
 

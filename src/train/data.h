@@ -31,8 +31,9 @@ class TokenFile {
 /// Which samples a step takes: a function of seed and sample number alone, so that a resumed run sees the same.
 class SampleOrder {
  public:
-  /// InputError when the file is shorter than one sample (tokens, needed).
-  SampleOrder(std::uint64_t tokens, std::int64_t length, Order order, std::uint64_t seed);
+  /// InputError when the file is shorter than one sample (`what` it is, tokens, needed).
+  SampleOrder(std::uint64_t tokens, std::int64_t length, Order order, std::uint64_t seed,
+              const std::string& what = "The data");
   std::uint64_t samples() const { return samples_; }
   /// The sample that position n (0, 1, 2, …, over epochs) takes. Shuffled: a permutation a epoch, by a keyed bijection
   /// (no table).

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <vector>
 
 #include "base/error.h"
@@ -37,6 +38,23 @@ std::uint64_t InputFile::sampled_hash() const {
   }
   return hash;
 }
+
+namespace {
+
+os::PathKind known_kind(const std::string& path) {
+  const os::PathKind kind = os::kind_of(path);
+  if (kind == os::PathKind::unreachable) {
+    std::vector<std::string> names;  // for the error's number alone
+    const std::int64_t result = os::list_folder(path, &names);
+    throw IoError({"stat", path, "", 0, 0, 0, result < 0 ? static_cast<int>(-result) : EIO, ""});
+  }
+  return kind;
+}
+
+}  // namespace
+
+bool path_exists(const std::string& path) { return known_kind(path) != os::PathKind::missing; }
+bool is_folder(const std::string& path) { return known_kind(path) == os::PathKind::folder; }
 
 std::string read_text_file(const std::string& path, std::uint64_t limit) {
   const InputFile file(path);

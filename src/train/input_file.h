@@ -25,6 +25,9 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
+/// Whether something, or a folder, has this path; IoError where that cannot be known.
+bool path_exists(const std::string& path);
+bool is_folder(const std::string& path);
 /// A whole text file of at most `limit` bytes; InputError above it.
 std::string read_text_file(const std::string& path, std::uint64_t limit);
 

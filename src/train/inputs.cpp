@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "base/error.h"
 
 namespace transload {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -50,7 +47,7 @@ bool is_text(const std::string& path) { return !path.ends_with(".bin"); }
 
 /// A folder's config, or a built-in shape; begun from scratch on text the latter speaks bytes.
 ModelConfig open_config(const TrainOptions& options) {
-  if (fs::is_directory(options.model)) return read_model_config(options.model + "/config.json");
+  if (is_folder(options.model)) return read_model_config(options.model + "/config.json");
   ModelConfig config = named_model(options.model);
   if (is_text(options.data)) {
     config.notes.push_back(fmt::format("{} begins from scratch on text by bytes: its vocabulary is 256 instead of {}.",
@@ -62,8 +59,7 @@ ModelConfig open_config(const TrainOptions& options) {
 
 std::unique_ptr<InitialWeights> open_weights(const TrainOptions& options, ModelConfig& config,
                                              const std::vector<ParamSpec>& params) {
-  if (fs::is_directory(options.model) && has_weights(options.model))
-    return weights_from_folder(config, params, options.model);
+  if (is_folder(options.model) && has_weights(options.model)) return weights_from_folder(config, params, options.model);
   config.notes.push_back(fmt::format("Weights begin at random from --seed {}.", options.seed));
   return weights_from_seed(config, options.seed);
 }
@@ -114,7 +110,7 @@ void open_data(const TrainOptions& options, Inputs& in) {
   const auto open = [&](const std::string& path, Order order, std::unique_ptr<TokenFile>& file,
                         std::unique_ptr<SampleOrder>& samples) {
     file = std::make_unique<TokenFile>(path, in.config.vocab, options.bytes);
-    samples = std::make_unique<SampleOrder>(file->tokens(), options.shape.length, order, options.seed);
+    samples = std::make_unique<SampleOrder>(file->tokens(), options.shape.length, order, options.seed, path);
     read_through(*file);
   };
   open(options.data, options.order, in.data, in.order);

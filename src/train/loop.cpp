@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t kMostSkippedInARow = 10;
 constexpr int kDeviatingStepsBeforeRenewal = 3;
 constexpr std::uint64_t kMostEvaluationBatches = 16;
+constexpr const char* kExportPrefix = "export-";
+constexpr const char* kUnfinished = ".tmp";
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -55,6 +57,7 @@ Loop::Loop(const TrainOptions& options, Prepared& prepared, const Inputs& inputs
   for (std::size_t i = 0; i < plans_.size() && !options.lru; ++i)
     plans_[i] = {*traces[i], make_plan(plan_input(prepared, *traces[i], session.rates()))};
   if (!options.lru) prepared.plan.plan = plans_[0].plan;
+  remove_torn_exports();
   record_.write("run", run_header(options, prepared, session.rates(), session.store_facts(), start.steps_seen));
 }
 
@@ -206,19 +209,35 @@ void Loop::evaluate() {
   if (observer_.evaluated) observer_.evaluated(position_.steps_seen, loss);
 }
 
-/// Whole or not there: made under another name, which a run that died may have left.
+/// What processes of this run that died left of their exports. The run folder is locked: none is under way.
+void Loop::remove_torn_exports() const {
+  namespace fs = std::filesystem;
+  std::vector<std::string> names;
+  os::list_folder(folder_.path(), &names);
+  std::error_code ignored;
+  for (const std::string& name : names)
+    if (name.starts_with(kExportPrefix) && name.ends_with(kUnfinished))
+      fs::remove_all(fs::path(folder_.path()) / name, ignored);
+}
+
+/// Whole or not there: made under another name.
 void Loop::export_now() {
   namespace fs = std::filesystem;
   commit();
-  const std::string folder = fmt::format("{}/export-{:06}", folder_.path(), position_.steps_seen);
-  const std::string temporary = folder + ".tmp";
+  const std::string folder = fmt::format("{}/{}{:06}", folder_.path(), kExportPrefix, position_.steps_seen);
+  const std::string temporary = folder + kUnfinished;
   std::error_code ignored;
-  fs::remove_all(temporary, ignored);
-  session_.export_to(temporary, [&](std::uint64_t done, std::uint64_t total) {
-    if (observer_.progress) observer_.progress("Exporting", done, total);
-  });
+  try {
+    session_.export_to(temporary, [&](std::uint64_t done, std::uint64_t total) {
+      if (observer_.progress) observer_.progress("Exporting", done, total);
+    });
+  } catch (...) {
+    fs::remove_all(temporary, ignored);
+    throw;
+  }
   fs::remove_all(folder, ignored);
-  fs::rename(temporary, folder);
+  if (const std::int64_t result = os::rename(temporary, folder); result < 0)
+    throw IoError({"rename", folder, "", 0, 0, 0, static_cast<int>(-result), ""});
   if (observer_.say) observer_.say(fmt::format("Exported to {}.", folder));
 }
 

@@ -47,6 +47,7 @@ class Loop {
   bool commit_is_due() const;
   void evaluate();
   void export_now();
+  void remove_torn_exports() const;
   void write_header();
   bool last() const { return position_.steps_seen >= options_.steps; }
   std::vector<ParamHyper> hyper(double lr) const;

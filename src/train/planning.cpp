@@ -16,7 +16,10 @@ namespace transload {
 namespace {
 
 constexpr std::size_t kManyBlocks = 20000;  // planning more than these takes seconds: only where nothing else fits
-constexpr std::uint64_t kSlotGrain = 4096;  // slots are multiples of the file's alignment, at most this
+constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 18;  // more take minutes and gigabytes to plan
+constexpr std::uint64_t kMostElements = std::uint64_t{1} << 60;
+constexpr std::uint64_t kInFlightBlocks = 8;  // of the largest, that transfers on their way may take
+constexpr std::uint64_t kSlotGrain = 4096;    // slots are multiples of the file's alignment, at most this
 
 bool has_device(const TrainOptions& options) { return options.device == DeviceKind::emulated; }
 
@@ -51,11 +54,11 @@ std::uint64_t largest_block(const StepCode& code) {
   return largest;
 }
 
-/// What a tier takes when nothing ever has to leave it.
+/// What a tier takes when nothing ever has to leave it, room for transfers on their way included.
 std::uint64_t everything(const StepCode& code, Tier tier, std::uint64_t frame_bytes) {
   std::uint64_t bytes = round_up(peak_workspace(code, tier), frame_bytes);
   for (const BlockSpec& block : code.blocks) bytes += round_up(block.bytes, frame_bytes);
-  return bytes + 4 * round_up(largest_block(code), frame_bytes);
+  return bytes + kInFlightBlocks * round_up(largest_block(code), frame_bytes);
 }
 
 /// A durable block that changes has a slot that the last commit refers to and one for what comes after; without
@@ -115,7 +118,7 @@ Budgets budgets_of(const StepCode& code, const TrainOptions& options, std::uint6
 /// Room that transfers on their way may take: eight of the largest blocks, but never more than half of what is left
 /// above the least budget.
 std::uint64_t in_flight_room(const StepCode& code, const Budgets& budgets, const LeastBudget& least) {
-  std::uint64_t room = 8 * round_up(largest_block(code), budgets.frame_bytes);
+  std::uint64_t room = kInFlightBlocks * round_up(largest_block(code), budgets.frame_bytes);
   room = std::min(room, (budgets.host_bytes - std::min(budgets.host_bytes, least.host_bytes)) / 2);
   if (budgets.device_bytes > 0)
     room = std::min(room, (budgets.device_bytes - std::min(budgets.device_bytes, least.device_bytes)) / 2);
@@ -229,10 +232,11 @@ std::string would_fit(const TrainOptions& options, const ModelConfig& config, st
   const std::uint64_t need = host ? least.host_bytes : least.device_bytes;
   const std::uint64_t given = host ? options.host_memory : options.device_memory;
   const char* tier = host ? "host" : "device";
+  const auto [need_text, given_text] = format_sizes(need, given);
   throw BudgetError(
       fmt::format("This run needs at least {} of {} memory (chunks of {}) and --{}-memory gives {}. It would fit with "
                   "--{}-memory {}{}.",
-                  format_size(need), tier, format_size(chunk), tier, format_size(given), tier, flag_size(need),
+                  need_text, tier, format_size(chunk), tier, given_text, tier, flag_size(need),
                   would_fit(options, config, chunk)),
       need, given);
 }
@@ -255,9 +259,11 @@ void resolve_memory(TrainOptions& options, std::vector<std::string>& notes) {
 void note_memory(const TrainOptions& options, const Budgets& budgets, std::vector<std::string>& notes) {
   const MemoryLimit limit = memory_limit();
   const std::uint64_t wanted = budgets.host_bytes + budgets.device_bytes;
-  if (wanted > limit.available_bytes)
-    notes.push_back(fmt::format("The budgets take {}, more than the {} that the {} has free now.", format_size(wanted),
-                                format_size(limit.available_bytes), limit.source));
+  if (wanted > limit.available_bytes) {
+    const auto [wanted_text, free_text] = format_sizes(wanted, limit.available_bytes);
+    notes.push_back(fmt::format("The budgets take {}, more than the {} that the {} has free now.", wanted_text,
+                                free_text, limit.source));
+  }
   if (budgets.host_bytes < options.host_memory / budgets.frame_bytes * budgets.frame_bytes)
     notes.push_back(fmt::format("Everything fits in {} of host memory; the rest of the budget is not taken.",
                                 format_size(budgets.host_bytes)));
@@ -275,6 +281,30 @@ PlanInput plan_input(const Prepared& prepared, const Trace& trace, const Rates& 
 
 namespace {
 
+/// How many chunks of a size hold the model's weights, without laying them out.
+std::uint64_t chunks_about(const ModelConfig& config, const TrainOptions& options, std::uint64_t chunk_bytes) {
+  std::uint64_t elements = 0;  // at most 2^60, see Layout
+  for (const ParamSpec& param : model_params(config, options.freeze))
+    elements = std::min(kMostElements, elements + std::min(kMostElements, param.elements()));
+  return ceil_div(elements * size_of(options.dtype), chunk_bytes);
+}
+
+/// Every chunk has an entry in plan, store and engine.
+void check_chunks(const ModelConfig& config, const TrainOptions& options, std::uint64_t chunk_bytes) {
+  const std::uint64_t largest = kMaxChunkBytes;
+  if (chunks_about(config, options, largest) > kMostChunks)
+    throw InputError(fmt::format("This model has more than {} of weights, the most that {} chunks of {} hold.",
+                                 format_size(kMostChunks * largest), kMostChunks, format_size(largest)));
+  const std::uint64_t chunks = chunk_bytes == 0 ? 0 : chunks_about(config, options, chunk_bytes);
+  if (chunks <= kMostChunks) return;
+  std::uint64_t enough = chunk_bytes;
+  while (chunks_about(config, options, enough) > kMostChunks) enough *= 2;
+  throw InputError(
+      fmt::format("--chunk-size {} cuts this model into about {} chunks; at most {} are planned. Give at least "
+                  "--chunk-size {}, or leave it out.",
+                  format_size(chunk_bytes), chunks, kMostChunks, flag_size(enough)));
+}
+
 /// Step code and plan of one chunk size after the other; the last is kept.
 class Candidates {
  public:
@@ -282,6 +312,7 @@ class Candidates {
 
   /// The least host budget; more than there is where the device's is too small.
   std::uint64_t least(std::uint64_t chunk) {
+    if (chunks_about(config_, options_, chunk) > kMostChunks) return UINT64_MAX;
     code_ = make_step_code(config_, options_, chunk);
     least_ = needed(code_, options_, frame_bytes_for(chunk));
     if (least_.host_bytes + least_.device_bytes < smallest_.host_bytes + smallest_.device_bytes) {
@@ -332,6 +363,7 @@ std::uint64_t choose_chunk(Candidates& candidates, const TrainOptions& options, 
 Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes) {
   std::vector<std::string> notes;
   resolve_memory(options, notes);
+  check_chunks(config, options, fixed_chunk_bytes);
   Candidates candidates(options, config);
   std::uint64_t chunk = fixed_chunk_bytes;
   if (chunk == 0) chunk = choose_chunk(candidates, options, config);

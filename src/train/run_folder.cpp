@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
+#include "train/input_file.h"
 
 namespace transload {
 
@@ -50,9 +51,10 @@ os::File take_lock(const std::string& lock_path, int flags) {
 }
 
 void refuse_non_folder(const std::string& path) {
-  const os::PathKind kind = os::kind_of(path);
-  if (kind != os::PathKind::missing && kind != os::PathKind::folder)
+  if (path_exists(path) && !is_folder(path))
     throw InputError(fmt::format("--run {} is not a folder. Choose a folder that a run may fill.", path));
+  if (path_exists(path + "/manifest"))
+    throw InputError(fmt::format("--run {} is a store, not a run folder. Name the folder of its run.", path));
 }
 
 }  // namespace
@@ -95,9 +97,9 @@ std::string place_of_store(const TrainOptions& options) {
   const bool linked = fs::is_symlink(own, error);
   const std::string existing = linked ? fs::read_symlink(own, error).string() : std::string();
   if (options.nvme.empty()) return linked ? existing : own.string();
-  if (!fs::exists(options.nvme, error))
+  if (!path_exists(options.nvme))
     throw InputError(fmt::format("--nvme {} does not exist. Make the folder, or name another.", options.nvme));
-  if (!fs::is_directory(options.nvme, error))
+  if (!is_folder(options.nvme))
     throw InputError(fmt::format("--nvme {} is not a folder. Name a folder on the drive to use.", options.nvme));
   os::Space space;
   if (os::space_of(options.nvme, &space) == 0 && space.read_only)
@@ -110,6 +112,8 @@ std::string place_of_store(const TrainOptions& options) {
   const std::string name = fmt::format("transload-{}-{:016x}", fs::path(run).filename().string(),
                                        static_cast<std::uint64_t>(XXH3_64bits(run.data(), run.size())));
   std::string place = (fs::canonical(options.nvme) / name).string();
+  if (linked && fs::exists(existing, error) && fs::equivalent(fs::path(existing).parent_path(), options.nvme, error))
+    return existing;  // under the name that the run had when it began
   if (linked && fs::exists(existing, error) && !fs::equivalent(existing, place, error))
     throw InputError(
         fmt::format("The store of run {} lies in {}, not below --nvme {}. Leave --nvme out to go on there.",
@@ -133,8 +137,9 @@ void link_store(const std::string& run, const std::string& store) {
 }
 
 os::Space space_at(const std::string& folder) {
-  fs::path existing = fs::absolute(folder);
   std::error_code error;
+  fs::path existing = fs::absolute(folder, error);
+  demand(-error.value(), "getcwd", folder, "Change to a folder that exists.");
   while (!fs::exists(existing, error) && existing != existing.parent_path()) existing = existing.parent_path();
   os::Space space;
   demand(os::space_of(existing.string(), &space), "statvfs", existing.string(), "Name a folder that can be read.");

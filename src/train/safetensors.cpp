@@ -205,8 +205,8 @@ SafetensorsReader SafetensorsReader::open_file(const std::string& path) {
 SafetensorsReader SafetensorsReader::open_folder(const std::string& folder) {
   const fs::path whole = fs::path(folder) / "model.safetensors",
                  index = fs::path(folder) / "model.safetensors.index.json";
-  if (fs::exists(whole)) return open_file(whole.string());
-  if (!fs::exists(index))
+  if (path_exists(whole.string())) return open_file(whole.string());
+  if (!path_exists(index.string()))
     throw InputError(fmt::format("{} has neither model.safetensors nor model.safetensors.index.json.", folder));
   const std::map<std::string, std::string> map = parse_index(index.string());
   std::set<std::string> shards;
@@ -214,7 +214,7 @@ SafetensorsReader SafetensorsReader::open_folder(const std::string& folder) {
   SafetensorsReader reader;
   for (const std::string& shard : shards) {
     const fs::path path = fs::path(folder) / shard;
-    if (!fs::exists(path))
+    if (!path_exists(path.string()))
       throw DamageError(fmt::format("{} is missing; {} says that weights lie in it.", path.string(), index.string()));
     reader.add_file(path.string());
   }

@@ -48,10 +48,11 @@ std::uint64_t bytes_in(const std::string& folder) {
 
 void check_capacity(const TrainOptions& options, const RunPlan& plan) {
   if (plan.store_bytes <= options.nvme_capacity) return;
+  const auto [wanted, given] = format_sizes(plan.store_bytes, options.nvme_capacity);
   throw InputError(
       fmt::format("The store takes {} and --nvme-capacity gives {}. Give at least --nvme-capacity {}MiB, "
                   "or --durability none, which needs no second slots.",
-                  format_size(plan.store_bytes), format_size(options.nvme_capacity), ceil_div(plan.store_bytes, MiB)));
+                  wanted, given, ceil_div(plan.store_bytes, MiB)));
 }
 
 /// Why the store will not fit on its drive; empty where it does. A plan may say so, a run is refused.
@@ -59,10 +60,11 @@ std::string lack_of_room(const std::string& folder, const RunPlan& plan) {
   const std::uint64_t wanted = plan.store_bytes - std::min(plan.store_bytes, bytes_in(folder));
   const std::uint64_t free_bytes = space_at(folder).free_bytes;
   if (wanted <= free_bytes) return {};
+  const auto [wanted_text, free_text] = format_sizes(wanted, free_bytes);
   return fmt::format(
       "The store in {} needs {} more and its drive has {} free. Make room, or name a folder on another "
       "drive with --nvme.",
-      folder, format_size(wanted), format_size(free_bytes));
+      folder, wanted_text, free_text);
 }
 
 void note_drive(const std::string& folder, RunPlan& plan) {

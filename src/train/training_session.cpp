@@ -165,14 +165,15 @@ TrainingSession::Impl::~Impl() {
 
 void TrainingSession::Impl::check_budget() const {
   const std::uint64_t needed = round_up(workspace_bytes, frame_bytes) + update_room;
-  if (options.host_memory < needed)
-    throw BudgetError(
-        fmt::format("host_memory is {}, but this network needs at least {}: {} of workspace for one parameter in one "
-                    "piece and {} for the update of one chunk. Give more, or choose a smaller chunk_size (now {}) or "
-                    "workspace.",
-                    format_size(options.host_memory), format_size(needed), format_size(workspace_bytes),
-                    format_size(update_room), format_size(layout.chunk_bytes())),
-        needed, options.host_memory);
+  if (options.host_memory >= needed) return;
+  const auto [given_text, needed_text] = format_sizes(options.host_memory, needed);
+  throw BudgetError(
+      fmt::format("host_memory is {}, but this network needs at least {}: {} of workspace for one parameter in one "
+                  "piece and {} for the update of one chunk. Give more, or choose a smaller chunk_size (now {}) or "
+                  "workspace.",
+                  given_text, needed_text, format_size(workspace_bytes), format_size(update_room),
+                  format_size(layout.chunk_bytes())),
+      needed, options.host_memory);
 }
 
 void TrainingSession::Impl::open_store(const Initializer& initializer) {

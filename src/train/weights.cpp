@@ -5,17 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <regex>
 #include <set>
 
 #include "base/error.h"
 #include "kernels/cpu/random.h"
+#include "train/input_file.h"
 
 namespace transload {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// Names without the prefix of the inner model, which some files leave out.
 std::string bare_name(const std::string& name, Family family) {
@@ -144,13 +142,13 @@ class SeedWeights final : public InitialWeights {
 }  // namespace
 
 bool has_weights(const std::string& folder) {
-  if (fs::exists(fs::path(folder) / "model.safetensors") ||
-      fs::exists(fs::path(folder) / "model.safetensors.index.json"))
-    return true;
+  if (path_exists(folder + "/model.safetensors") || path_exists(folder + "/model.safetensors.index.json")) return true;
   static const std::regex kOtherWeights(
       R"(.*\.(safetensors|gguf|h5|msgpack|pt|pth|ckpt|ckpt\.index|npz)|pytorch_model.*\.bin)");
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
+  std::vector<std::string> names;
+  if (const std::int64_t result = os::list_folder(folder, &names); result < 0)
+    throw IoError({"readdir", folder, "", 0, 0, 0, static_cast<int>(-result), ""});
+  for (const std::string& name : names) {
     if (std::regex_match(name, kOtherWeights))
       throw InputError(
           fmt::format("{} has {}, but neither model.safetensors nor model.safetensors.index.json: weights "

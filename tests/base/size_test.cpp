@@ -37,6 +37,12 @@ TEST_CASE("sizes are read exactly") {
   }
 }
 
+TEST_CASE("sizes set against each other differ in text where they differ") {
+  CHECK(format_sizes(2 * MiB, 3 * MiB) == std::pair<std::string, std::string>{"2.0 MiB", "3.0 MiB"});
+  CHECK(format_sizes(2 * MiB, 2 * MiB + 1) == std::pair<std::string, std::string>{"2097152 bytes", "2097153 bytes"});
+  CHECK(format_sizes(2 * MiB, 2 * MiB) == std::pair<std::string, std::string>{"2.0 MiB", "2.0 MiB"});
+}
+
 TEST_CASE("what is not a size is refused by name") {
   for (const char* text : {"",
                            " ",

@@ -2,6 +2,7 @@
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import unittest
@@ -21,12 +22,78 @@ class Budgets(Case):
         size = done.stderr.split("would fit with --host-memory ")[1].split(",")[0].split()[0].rstrip(".")
         self.train(host_memory=size)
 
+    def test_a_byte_too_small(self):
+        refused = run("plan", *self.flags(host_memory="100KiB"))
+        need = 1024 * int(refused.stderr.split("would fit with --host-memory ")[1].split("KiB")[0])
+        done = run("plan", *self.flags(host_memory=str(need - 1)))
+        self.assert_refused(done, f"at least {need} bytes", f"gives {need - 1} bytes")
+
+    def test_what_fits_stays_in_memory(self):
+        done = run("plan", *self.flags())
+        self.assertRegex(done.stdout, r"nvme_write +0 B")
+        self.assertIn("Everything stays where it is computed", done.stdout)
+
+    def test_estimates_are_words(self):
+        done = run("plan", *self.flags(host_memory="1MiB"))
+        self.assertRegex(done.stdout, r"It would last [0-9.]+ (million|billion) steps")
+        self.assertNotRegex(done.stdout, r"[0-9]e[+-]")
+
     def test_device_budget_too_small(self):
         self.assert_refused(run("train", *self.flags(device="emulated", device_memory="10KiB")), "device", "10.0 KiB")
 
     def test_without_store_everything_must_fit(self):
         done = run("train", *self.flags(nvme_capacity="0", host_memory="1MiB"))
         self.assert_refused(done, "needs at least", "a store")
+
+
+class Surroundings(Case):
+    """Closed streams, readers that leave, limits of the process."""
+
+    def shell(self, script):
+        return subprocess.run(["bash", "-c", script.replace("TRANSLOAD", f"exec {TRANSLOAD}"), "bash",
+                               *map(str, self.flags())], capture_output=True, text=True, timeout=300)
+
+    def test_closed_streams_are_no_files_of_the_run(self):
+        done = self.shell('TRANSLOAD train "$@" <&- >&- 2>&-')
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex((self.run_folder / "lock").read_text(), r"\A[0-9]+\n\Z")
+        self.fingerprint()
+
+    def test_a_reader_that_leaves_ends_no_run(self):
+        done = self.shell('(TRANSLOAD train "$@" --commit-every 1) | head -n 1 >/dev/null; exit ${PIPESTATUS[0]}')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.summary()["steps_seen"], 4)
+
+    def test_lost_output_is_a_failure(self):
+        self.train()
+        done = subprocess.run(f"exec {TRANSLOAD} verify {self.run_folder} --fingerprint >/dev/full", shell=True,
+                              capture_output=True, text=True)
+        self.assert_refused(done, "standard output", "No space left", code=1)
+
+    def test_a_limit_of_file_sizes(self):
+        done = self.shell('ulimit -f 100; TRANSLOAD train "$@"')
+        self.assert_refused(done, "slots-", "File too large", code=1)
+        self.train()  # what was left is reclaimed
+
+    def test_a_folder_that_is_gone(self):
+        gone = self.folder / "gone"
+        gone.mkdir()
+        done = self.shell(f'cd {gone} && rmdir {gone} && TRANSLOAD plan "$@" --nvme-capacity 1GiB --run run'
+                          .replace('"$@"', " ".join(map(str, self.flags(run=None)))))
+        self.assert_refused(done, "No such file or directory", code=1)
+
+    def test_hangup_commits(self):
+        first = subprocess.Popen([TRANSLOAD, "train", *map(str, self.flags(steps=1000000))], stdout=subprocess.PIPE,
+                                 text=True)
+        for line in first.stdout:
+            if line.startswith("step "):
+                break
+        for _ in range(2):
+            first.send_signal(signal.SIGHUP)
+        self.assertIn("To go on", first.stdout.read())
+        self.assertEqual(first.wait(60), 130)
+        first.stdout.close()
+        self.fingerprint()
 
 
 class Folders(Case):
@@ -77,6 +144,23 @@ class Folders(Case):
             first.stdout.read()
             self.assertEqual(first.wait(60), 130)
             first.stdout.close()
+
+    def test_a_store_is_no_run_folder(self):
+        self.train()
+        before = snapshot(self.run_folder)
+        self.assert_refused(run("train", *self.flags(run=self.run_folder / "store")), "is a store, not a run folder")
+        self.assertEqual(snapshot(self.run_folder), before)
+
+    def test_a_run_folder_that_was_moved(self):
+        nvme = self.folder / "nvme"
+        nvme.mkdir()
+        self.train(run=self.folder / "whole", steps=6)
+        self.train(nvme=nvme)
+        self.run_folder = self.run_folder.rename(self.folder / "moved")
+        self.assertEqual(self.resume("--steps", "5").returncode, 0)
+        done = self.resume("--steps", "6", "--nvme", nvme)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.fingerprint(), self.fingerprint(self.folder / "whole"))
 
     def test_a_second_run_does_not_touch_the_first(self):
         self.train()

@@ -1,7 +1,8 @@
 """Flags and TOML: names, values, contradictions. Nothing is trained and nothing may be created."""
+import subprocess
 import unittest
 
-from support import Case, run
+from support import TRANSLOAD, Case, run, write_model
 
 
 class Flags(Case):
@@ -33,6 +34,11 @@ class Flags(Case):
         self.assert_refused(run("verify", "a", "b"), "given twice")
         self.assert_refused(run("export", "a"), "--to is missing")
         self.assert_refused(run("train", *self.flags(), "word"), "'word' is one word too many")
+        self.assert_refused(run("train", *self.flags(), "plan"), "'plan' is one word too many")
+        early = run("--steps", "3", "train", *self.flags(steps=None))
+        self.assert_refused(early, "'--steps' stands before the command")
+        self.assert_refused(run("verify", ""), "The run folder is missing")
+        self.assert_refused(run("export", "a", "--to", ""), "--to is missing")
 
     def test_help_has_examples(self):
         for command in ("train", "plan", "probe", "verify", "export"):
@@ -93,6 +99,28 @@ class Flags(Case):
         self.refused("--evaluate-every needs --validation", evaluate_every="2")
         self.refused("--bytes and a .bin file", bytes=True, data=self.folder / "x.bin")
         self.assert_refused(run("train", *self.flags(), "--steps", "5"), "--steps is given twice: 4 and 5")
+
+    def test_what_config_toml_cannot_hold(self):
+        self.refused("--commit-every", "a time", commit_every="1e308h")
+        done = subprocess.run([TRANSLOAD, "plan", *map(str, self.flags(run=None)), b"--run", b"run\xff"],
+                              capture_output=True)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn(b"--run is not UTF-8", done.stderr)
+
+    def test_names_that_are_too_long(self):
+        name = "n" * 300
+        for flag in ("run", "nvme", "model", "data"):
+            done = run("train", *self.flags(**{flag: self.folder / name}))
+            self.assert_refused(done, name, "File name too long", code=1)
+        self.assert_refused(run("train", "--config", self.folder / name), name, "File name too long", code=1)
+        self.assert_refused(run("verify", self.folder / name), name, "File name too long", code=1)
+
+    def test_too_many_chunks(self):
+        model = write_model(self.folder / "wide", intermediate_size=2**31 - 1)
+        self.refused("--chunk-size 64.0 KiB", "25165826", "Give at least --chunk-size 8192KiB", model=model)
+        model = write_model(self.folder / "huge", intermediate_size=2**31 - 1, hidden_size=2**22,
+                            num_attention_heads=2**12)
+        self.refused("16.00 TiB of weights", model=model)
 
     def test_missing(self):
         for name in ("model", "data", "run"):

@@ -14,7 +14,7 @@ class Runs(Case):
     def test_start_progress_end(self):
         done = self.train(steps=6, host_memory="2MiB", commit_every="3")
         for text in ("parameters", "weight", "moment2", "host", "nvme_read", "step 1/6", "step 6/6", "loss", "norm",
-                     "tokens/s", "resident", "committed", "Peak resident memory", "weeks", "600 TB"):
+                     "tokens/s", "resident", "committed", "Peak resident memory", "without a pause", "600 TB"):
             self.assertIn(text, done.stdout)
         self.assertNotIn("\033", done.stdout)
         summary = self.summary()
@@ -74,6 +74,25 @@ class Runs(Case):
         names = sorted(p.name for p in self.run_folder.glob("export*"))
         self.assertEqual(len(names), 2)
         self.assertTrue((self.run_folder / names[0] / "model.safetensors").exists())
+
+    def test_exports_that_a_kill_cut_off_are_removed(self):
+        self.train(steps=2)
+        torn = self.run_folder / "export-000001.tmp"
+        torn.mkdir()
+        (torn / "config.json").write_text("{")
+        self.assertEqual(self.resume("--steps", "3").returncode, 0)
+        self.assertFalse(torn.exists())
+
+    def test_numbers_that_toml_lacks_are_resumed(self):
+        self.train(steps=2, seed=2**64 - 1, export_every=2**64 - 1)
+        done = self.resume("--steps", "3")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_name_with_a_control_character_is_resumed(self):
+        self.run_folder = self.folder / "run\x7f\t\x01"
+        self.train(steps=2)
+        done = self.resume("--steps", "3")
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_another_drive(self):
         drive = self.folder / "drive"

@@ -122,6 +122,19 @@ TEST_CASE("Events stop where the record's room for them ends; summary lines go o
   CHECK(event_bytes < kRoom + 200);  // the line that crossed it
 }
 
+TEST_CASE("A line that a kill cut off is dropped when the run goes on") {
+  for (const std::string& torn : {std::string(), std::string("{\"event\":\"st"), std::string(10000, 'x')}) {
+    RecordFile file;
+    for (const char* event : {"run", "end"}) {
+      RunRecord(file.path(), {}).write(event, "");
+      if (event[0] == 'r') std::ofstream(file.path(), std::ios::app) << torn;
+    }
+    const std::vector<Json> lines = file.lines();
+    REQUIRE(lines.size() == 2);
+    CHECK(lines[1]["event"] == "end");
+  }
+}
+
 TEST_CASE("A record that cannot be made says so") {
   CHECK_THROWS_AS(RunRecord("/nonexistent-folder/record.jsonl", {}), IoError);
 }
