@@ -1,9 +1,10 @@
 #include "train/rates.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 
 #include "base/os.h"
 #include "base/size.h"
@@ -20,32 +21,44 @@ constexpr int kMostTransfers = 8;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// One transfer of a pass: a slot, its piece of the buffer, what came of it.
-struct Transfer final : Completion {
+/// One transfer of a pass: a slot, its piece of the buffer, what came of it. The buffer must outlive it: it ends with
+/// the transfer, also where another one's error ends the measurement.
+class Transfer final : public Completion {
+ public:
+  ~Transfer() override { finish(); }
   SlotId slot;
   IoSlice slice;
-  std::uint64_t checksum = 0;
-  std::exception_ptr error;
-  std::atomic<bool> finished{false};
 
   void done(const IoResult& result) noexcept override {
-    checksum = result.checksum;
-    error = result.error;
-    finished.store(true, std::memory_order_release);
-    finished.notify_one();
+    const std::lock_guard lock(mutex_);
+    checksum_ = result.checksum;
+    error_ = result.error;
+    busy_ = false;
+    changed_.notify_one();
   }
   void write(Store& store) {
-    finished = false;
+    busy_ = true;
     store.submit_write(slot, {&slice, 1}, "start-up measurement", this);
   }
   void read(Store& store) {
-    finished = false;
-    store.submit_read(slot, {&slice, 1}, checksum, "start-up measurement", this);
+    busy_ = true;
+    store.submit_read(slot, {&slice, 1}, checksum_, "start-up measurement", this);
   }
   void wait() {
-    finished.wait(false, std::memory_order_acquire);
-    if (error) std::rethrow_exception(error);
+    finish();
+    if (error_) std::rethrow_exception(error_);
   }
+
+ private:
+  void finish() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !busy_; });
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool busy_ = false;
+  std::uint64_t checksum_ = 0;
+  std::exception_ptr error_;
 };
 
 /// Bytes a second of `bytes` that one call of `pass` moves, repeated until the sample is large enough.

@@ -67,6 +67,10 @@ class MemoryStore final : public Store {
     return content_.at(slot.value);
   }
   void fail_at(int transfer) { fail_at_ = transfer; }
+  bool idle() const {
+    std::lock_guard lock(mutex_);
+    return queue_.empty() && !busy_;
+  }
   bool in_flight_at_commit = false;
   bool damage_reads = false;
 
@@ -122,11 +126,9 @@ class MemoryStore final : public Store {
       lock.unlock();
       if (late) std::this_thread::sleep_for(std::chrono::microseconds(50));
       const IoResult result = perform(r);
-      lock.lock();
-      busy_ = false;
-      lock.unlock();
       r.done->done(result);
       lock.lock();
+      busy_ = false;
     }
   }
 
