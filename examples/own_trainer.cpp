@@ -1,6 +1,5 @@
-// A network and a training loop of its own, out of core: a perceptron of three layers learns a function. Weights are
-// pinned in panels of rows, so that no more than a panel has to be in one piece; gradients are handed over the same
-// way.
+// A network and a loop of its own, out of core: a perceptron of three layers learns a function. Weights are pinned and
+// gradients handed over in panels of rows, so that no more than a panel has to be in one piece.
 //
 //   own_trainer FOLDER HOST_MEMORY_BYTES [STEPS]      e.g. own_trainer runs/mlp 786432
 #include <algorithm>
@@ -68,14 +67,13 @@ Matrix backward(TrainingSession& session, std::size_t layer, const Matrix& x, co
 float train_step(TrainingSession& session, std::mt19937& random) {
   std::normal_distribution<float> normal;
   Matrix inputs[4] = {Matrix(kBatch * kIn), {}, {}, {}};
-  Matrix targets(kBatch);
   for (float& v : inputs[0]) v = normal(random);
-  for (std::size_t s = 0; s < kBatch; ++s) targets[s] = std::sin(inputs[0][s * kIn]) + 0.5f * inputs[0][s * kIn + 1];
   for (std::size_t layer = 0; layer < 3; ++layer) inputs[layer + 1] = forward(session, layer, inputs[layer]);
   float loss = 0;
   Matrix d(kBatch);
   for (std::size_t s = 0; s < kBatch; ++s) {
-    const float error = inputs[3][s] - targets[s];
+    const float target = std::sin(inputs[0][s * kIn]) + 0.5f * inputs[0][s * kIn + 1];
+    const float error = inputs[3][s] - target;
     loss += error * error / kBatch;
     d[s] = 2 * error / kBatch;
   }
@@ -96,15 +94,14 @@ int main(int argc, char** argv) try {
     parameters.push_back({"layer" + std::to_string(l) + ".weight", {kWidths[l + 1], kWidths[l]}});
     parameters.push_back({"layer" + std::to_string(l) + ".bias", {kWidths[l + 1]}});
   }
-  const auto initializer = [](std::size_t p, std::uint64_t first, std::uint64_t count, float* values) {
+  const auto initial = [](std::size_t p, std::uint64_t first, std::uint64_t count, float* values) {
     const float scale = p % 2 == 1 ? 0.0f : std::sqrt(2.0f / static_cast<float>(kWidths[p / 2]));
     for (std::uint64_t i = 0; i < count; ++i)  // a hash of the element: the same for any layout
       values[i] = scale * std::sin(static_cast<float>((first + i) * 2654435761u % 100003 + 7 * p));
   };
   const std::uint64_t memory = std::strtoull(argv[2], nullptr, 10), workspace = 2 * kPanel * kHidden * sizeof(float);
-  TrainingSession session(parameters,
-                          {.folder = argv[1], .host_memory = memory, .chunk_size = 64 * 1024, .workspace = workspace},
-                          initializer);
+  TrainingSession session(
+      parameters, {.folder = argv[1], .host_memory = memory, .chunk_size = 64 * 1024, .workspace = workspace}, initial);
   const std::uint64_t steps = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 120;
   while (session.steps() < steps) {
     std::mt19937 random(static_cast<unsigned>(session.steps()));  // by step: a resumed run sees the same batches
@@ -114,8 +111,8 @@ int main(int argc, char** argv) try {
   }
   session.commit("done");
   const transload::MemoryUse use = session.memory_use();
-  std::fprintf(stderr, "host peak %.2f of %.2f MiB; NVMe %.1f MiB read, %.1f MiB written\n", use.host_peak / 1048576.0,
-               use.host_budget / 1048576.0, use.nvme_read / 1048576.0, use.nvme_written / 1048576.0);
+  std::fprintf(stderr, "host peak %.2f of %.2f MiB; NVMe %.1f MiB read\n", use.host_peak / 1048576.0,
+               use.host_budget / 1048576.0, use.nvme_read / 1048576.0);
 } catch (const std::exception& e) {
   std::fprintf(stderr, "own_trainer: %s\n", e.what());
   return 1;
