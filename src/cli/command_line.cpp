@@ -115,6 +115,7 @@ class CommandLine {
   CommandLine() : app_("Trains models that are larger than the memory they are given.", "transload") {
     app_.footer("'transload COMMAND --help' shows the flags of a command, with examples.");
     app_.prefix_command(false);
+    app_.set_version_flag("--version", "transload " TRANSLOAD_VERSION, "Print the version");
     train_.app = command("train", "train or fine-tune a model under memory budgets", kTrainExamples);
     add_settings(train_);
     plan_.app = command("plan", "say what fits, where each byte lives and what moves; no training", kPlanExamples);

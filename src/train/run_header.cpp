@@ -69,7 +69,7 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
     links[transload::name_of(static_cast<Link>(i))] = {{"planned_step_bytes", plan.plan.bytes[i]},
                                                        {"least_bytes", plan.plan.lower_bound[i]}};
   return inside({{"format", 1},
-                 {"version", "0.1.0"},
+                 {"version", TRANSLOAD_VERSION},
                  {"machine", machine_json()},
                  {"model", options.model},
                  {"parameters", plan.parameters},
@@ -97,7 +97,7 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
 std::string optimizer_header(const std::vector<BlockSpec>& blocks, std::uint64_t host_bytes, std::uint64_t least_bytes,
                              std::uint64_t frame_bytes, const std::optional<Store::Facts>& store) {
   return inside({{"format", 1},
-                 {"version", "0.1.0"},
+                 {"version", TRANSLOAD_VERSION},
                  {"kind", "optimizer"},
                  {"machine", machine_json()},
                  {"budgets", {{"device", 0}, {"host", host_bytes}, {"nvme", nullptr}, {"frame", frame_bytes}}},

@@ -66,7 +66,12 @@ class FolderWeights final : public InitialWeights {
   }
 
   void fill(const ParamSpec& param, std::uint64_t begin, std::uint64_t count, float* to) const override {
-    reader_.read(*tensors_.at(param.name), begin, count, to);
+    const TensorInfo& tensor = *tensors_.at(param.name);
+    reader_.read(tensor, begin, count, to);
+    const float* const bad = std::find_if_not(to, to + count, [](float v) { return std::isfinite(v); });
+    if (bad != to + count)
+      throw InputError(fmt::format("Tensor {} of {} holds {} at element {}; a model cannot be trained from it.",
+                                   tensor.name, tensor.file, *bad, begin + static_cast<std::uint64_t>(bad - to)));
   }
   std::string identity() const override { return identity_; }
 

@@ -40,6 +40,9 @@ class Flags(Case):
         self.assert_refused(run("verify", ""), "The run folder is missing")
         self.assert_refused(run("export", "a", "--to", ""), "--to is missing")
 
+    def test_version(self):
+        self.assertRegex(run("--version").stdout, r"^transload \d+\.\d+\.\d+$")
+
     def test_help_has_examples(self):
         for command in ("train", "plan", "probe", "verify", "export"):
             done = run(command, "--help")

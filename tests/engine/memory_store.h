@@ -105,7 +105,8 @@ class MemoryStore final : public Store {
       result.checksum = hash(bytes);
       return result;
     }
-    if (hash(bytes) != r.checksum) result.error = std::make_exception_ptr(DamageError("damaged"));
+    result.checksum = hash(bytes);
+    if (result.checksum != r.checksum) result.error = std::make_exception_ptr(DamageError("damaged"));
     std::size_t at = 0;
     for (const IoSlice& s : r.slices) {
       std::memcpy(s.data, bytes.data() + at, s.bytes);
@@ -126,9 +127,11 @@ class MemoryStore final : public Store {
       lock.unlock();
       if (late) std::this_thread::sleep_for(std::chrono::microseconds(50));
       const IoResult result = perform(r);
-      r.done->done(result);
       lock.lock();
       busy_ = false;
+      lock.unlock();
+      r.done->done(result);
+      lock.lock();
     }
   }
 

@@ -125,6 +125,23 @@ TEST_CASE("Weights that do not fit the config are refused by name", "[weights]")
   }
 }
 
+TEST_CASE("A weight that is not a number is refused by its place", "[weights]") {
+  const TempFolder folder;
+  const ModelConfig config = read_model_config(kReference + "gpt2/config.json");
+  const std::vector<ParamSpec> params = model_params(config, {});
+  std::vector<SafetensorsWriter::Entry> entries = entries_of(params);
+  write_model(folder, entries);
+  std::fstream file(folder.path("model.safetensors"), std::ios::binary | std::ios::in | std::ios::out);
+  const float bad = std::nanf("");
+  file.seekp(-4, std::ios::end);  // the last element of the last tensor
+  file.write(reinterpret_cast<const char*>(&bad), 4);
+  file.close();
+  const auto weights = weights_from_folder(config, params, folder.path());
+  for (std::size_t i = 0; i + 1 < params.size(); ++i) CHECK_NOTHROW(values(*weights, params[i]));
+  CHECK_THAT(MESSAGE_OF(InputError, values(*weights, params.back())),
+             Contains(params.back().name) && Contains("nan at element " + std::to_string(elements(params.back()) - 1)));
+}
+
 TEST_CASE("Weights in another form are not passed over", "[weights]") {
   const TempFolder folder;
   CHECK_FALSE(has_weights(folder.path()));
