@@ -225,7 +225,7 @@ void StoreImpl::add_files(const std::vector<SlotClass>& classes, const Progress&
     open_files();
     if (writes_ == nullptr) start_queues();
     fill_files(first, progress);
-    folder_.sync();
+    if (options_.durable) folder_.sync();
   } catch (...) {
     writes_.reset();
     reads_.reset();
@@ -266,7 +266,7 @@ void StoreImpl::fill_files(std::size_t first, const Progress& progress) {
     files_[i]->dirty = true;
   }
   if (!ranges.empty()) fill_with_zeros(writes_.get(), ranges, progress);
-  sync_files();
+  if (options_.durable) sync_files();
 }
 
 void StoreImpl::reserve_space(const os::File& file, std::uint64_t bytes) const {

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <chrono>
 #include <cstring>
 #include <string_view>
@@ -195,7 +196,7 @@ std::int64_t rename(const std::string& from, const std::string& to) {
   return guarded({OpKind::rename, to.c_str()}, [&] { return ::rename(from.c_str(), to.c_str()); });
 }
 std::int64_t remove(const std::string& path) {
-  return guarded({OpKind::remove, path.c_str()}, [&] { return ::unlink(path.c_str()); });
+  return guarded({OpKind::remove, path.c_str()}, [&] { return ::remove(path.c_str()); });
 }
 
 std::int64_t make_folders(const std::string& path) {

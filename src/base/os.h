@@ -109,7 +109,7 @@ class File {
 };
 
 std::int64_t rename(const std::string& from, const std::string& to);
-std::int64_t remove(const std::string& path);
+std::int64_t remove(const std::string& path);  ///< a file or an empty folder
 /// Creates `path` and its missing parents; an existing folder is success. -ENOTDIR where a file is in the way.
 std::int64_t make_folders(const std::string& path);
 /// Names in `folder`, without "." and "..", ascending.
@@ -126,6 +126,10 @@ struct Space {
   bool read_only = false;
 };
 std::int64_t space_of(const std::string& path, Space* space);
+
+/// Gives pages of anonymous memory back to the system; they read as zeros and count as used again once touched.
+/// `data` and `bytes` are multiples of 4096. Without effect where the system refuses.
+void give_back_pages(std::byte* data, std::uint64_t bytes);
 
 /// Anonymous memory aligned to 2 MiB, huge pages asked for. Returned to the system by the destructor.
 class Memory {

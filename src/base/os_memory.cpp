@@ -10,6 +10,8 @@
 
 namespace transload::os {
 
+void give_back_pages(std::byte* data, std::uint64_t bytes) { ::madvise(data, bytes, MADV_DONTNEED); }
+
 Memory::Memory(std::uint64_t bytes, bool populate) : bytes_(bytes) {
   if (bytes == 0) return;
   constexpr std::uint64_t kHuge = 2 * MiB;

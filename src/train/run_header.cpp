@@ -94,23 +94,39 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
                  {"blocks", blocks_json(prepared.code.blocks)}});
 }
 
-std::string step_fields(const StepReport& step, const StepSample& sample, const EngineCounters& before,
-                        const EngineCounters& after) {
+std::string optimizer_header(const std::vector<BlockSpec>& blocks, std::uint64_t host_bytes, std::uint64_t least_bytes,
+                             std::uint64_t frame_bytes, const std::optional<Store::Facts>& store) {
+  return inside({{"format", 1},
+                 {"version", "0.1.0"},
+                 {"kind", "optimizer"},
+                 {"machine", machine_json()},
+                 {"budgets", {{"device", 0}, {"host", host_bytes}, {"nvme", nullptr}, {"frame", frame_bytes}}},
+                 {"least", {{"device", 0}, {"host", least_bytes}}},
+                 {"paths", paths_json(store)},
+                 {"blocks", blocks_json(blocks)}});
+}
+
+std::string counter_fields(const EngineCounters& before, const EngineCounters& after) {
   std::string links;
   for (int i = 0; i < kLinks; ++i)
     links +=
         fmt::format("{}\"{}\":{{\"bytes\":{},\"transfers\":{},\"busy_ns\":{}}}", i == 0 ? "" : ",",
                     transload::name_of(static_cast<Link>(i)), after.link[i].bytes - before.link[i].bytes,
                     after.link[i].transfers - before.link[i].transfers, after.link[i].busy_ns - before.link[i].busy_ns);
+  return fmt::format(
+      "\"wait_ns\":{},\"hits\":{},\"late\":{},\"demand\":{},\"wasted\":{},\"deviations\":{},\"links\":{{{}}}",
+      after.wait_ns - before.wait_ns, after.hits - before.hits, after.late - before.late, after.demand - before.demand,
+      after.wasted - before.wasted, after.deviations - before.deviations, links);
+}
+
+std::string step_fields(const StepReport& step, const StepSample& sample, const EngineCounters& before,
+                        const EngineCounters& after) {
   const auto ns = [](double seconds) { return static_cast<std::uint64_t>(seconds * 1e9); };
   return fmt::format(
       "\"loss\":{},\"norm\":{},\"learning_rate\":{},\"skipped\":{},\"planned\":{},\"tokens\":{},\"wall_ns\":{},"
-      "\"compute_ns\":{},\"update_ns\":{},\"wait_ns\":{},\"hits\":{},\"late\":{},\"demand\":{},\"wasted\":{},"
-      "\"deviations\":{},\"resident_bytes\":{},\"links\":{{{}}}",
+      "\"compute_ns\":{},\"update_ns\":{},\"resident_bytes\":{},{}",
       json_number(step.loss), json_number(step.norm), json_number(step.lr), step.skipped, sample.planned, step.tokens,
-      ns(step.seconds), ns(sample.compute_s), ns(sample.update_s), after.wait_ns - before.wait_ns,
-      after.hits - before.hits, after.late - before.late, after.demand - before.demand, after.wasted - before.wasted,
-      after.deviations - before.deviations, step.resident_bytes, links);
+      ns(step.seconds), ns(sample.compute_s), ns(sample.update_s), step.resident_bytes, counter_fields(before, after));
 }
 
 }  // namespace transload

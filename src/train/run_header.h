@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "train/planning.h"
 #include "train/summary.h"
@@ -14,6 +15,13 @@ std::string json_number(double v);
 
 std::string run_header(const TrainOptions& options, const Prepared& prepared, const Rates& rates,
                        const std::optional<Store::Facts>& store, std::uint64_t steps_before);
+
+/// The header where a drop-in optimizer keeps the record; budgets in bytes.
+std::string optimizer_header(const std::vector<BlockSpec>& blocks, std::uint64_t host_bytes, std::uint64_t least_bytes,
+                             std::uint64_t frame_bytes, const std::optional<Store::Facts>& store);
+
+/// What moved and what waited between two readings of the counters.
+std::string counter_fields(const EngineCounters& before, const EngineCounters& after);
 
 std::string step_fields(const StepReport& step, const StepSample& sample, const EngineCounters& before,
                         const EngineCounters& after);

@@ -1,0 +1,369 @@
+// OffloadedAdamW: the public API over tensor state, engine and a scratch store (transload/offloaded_adamw.h).
+//
+// Memory: one arena, as large as all state where the budget allows (then there is no store), else the budget. A
+// reservation is the arena's workspace with its pages given back to the system.
+// Planning: a step's accesses are known before it begins; a plan is made where the chunks differ from the last step's.
+#include "transload/offloaded_adamw.h"
+
+#include <fmt/format.h>
+#include <tbb/info.h>
+#include <tbb/task_arena.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+#include "base/os.h"
+#include "base/size.h"
+#include "engine/engine.h"
+#include "offload/scratch_folder.h"
+#include "optim/gradient_check.h"
+#include "optim/tensor_state.h"
+#include "plan/planner.h"
+#include "train/optimizer_record.h"
+#include "train/recording_access.h"
+#include "train/trainer.h"
+
+namespace transload {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Slots beside one a block: for writes on their way.
+constexpr std::uint64_t kSpareSlots = 16;
+/// Room for transfers on their way that the least budget has.
+constexpr std::uint64_t kLeastTransfers = 2;
+constexpr std::uint64_t kMostChunkElements = 1 << 20;
+/// Chunks that a budget should hold at once, so that reading, updating and writing overlap.
+constexpr std::uint64_t kChunksHeld = 8;
+
+/// No more than the process may run at once; oneTBB warns otherwise.
+int workers_for(int threads) { return std::clamp(threads, 1, tbb::info::default_concurrency()); }
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// What tensors need, in whole frames.
+struct Needs {
+  std::uint64_t frame = 0, all = 0, chunk = 0, block = 0;
+  std::uint64_t least() const { return std::min(all, chunk + kLeastTransfers * block); }
+};
+
+Needs needs_of(const TensorState& state, std::uint64_t chunk_elements) {
+  Needs needs;
+  needs.frame = frame_bytes_for(chunk_elements * 4);
+  const auto whole = [&](std::uint64_t bytes) { return round_up(bytes, needs.frame); };
+  for (const BlockSpec& block : state.blocks()) {
+    needs.all += whole(block.bytes);
+    needs.block = std::max(needs.block, whole(block.bytes));
+  }
+  for (std::size_t c = 0; c < state.chunks(); ++c) {
+    std::uint64_t bytes = 0;
+    for (const Access& a : state.trace({c}).accesses) bytes += whole(state.blocks()[a.block.value].bytes);
+    needs.chunk = std::max(needs.chunk, bytes);
+  }
+  return needs;
+}
+
+std::vector<SlotClass> slot_classes(const std::vector<BlockSpec>& blocks) {
+  std::map<std::uint64_t, std::uint64_t> counts;
+  for (const BlockSpec& block : blocks) ++counts[block.bytes];
+  std::vector<SlotClass> classes;
+  for (const auto& [bytes, count] : counts) classes.push_back({.bytes = bytes, .count = count});
+  if (!classes.empty()) classes.back().count += kSpareSlots;
+  return classes;
+}
+
+TensorState state_of(const std::vector<OptimizerTensor>& tensors, const OffloadedAdamWOptions& options,
+                     std::uint64_t chunk_elements) {
+  if (options.moments == ElementType::fp16) throw InputError("Moments are fp32 or bf16; fp16 has too little range.");
+  return TensorState(tensors, dtype_of(options.moments), options.seed, chunk_elements);
+}
+
+std::uint64_t least_of(const Needs& needs, const OffloadedAdamWOptions& options) {
+  return options.nvme.empty() ? needs.all : needs.least();
+}
+
+/// A chunk size, and what it makes the tensors need.
+struct Choice {
+  std::uint64_t elements = 0;
+  Needs needs;
+};
+
+/// The largest chunks that are useful and of which the budget holds several where not everything fits; where even the
+/// smallest are too large, those that need least.
+Choice choose_chunks(const std::vector<OptimizerTensor>& tensors, const OffloadedAdamWOptions& options,
+                     std::uint64_t host_memory) {
+  const auto choice = [&](std::uint64_t elements) {
+    return Choice{elements, needs_of(state_of(tensors, options, elements), elements)};
+  };
+  if (options.chunk_elements > 0) return choice(options.chunk_elements);
+  Choice least;
+  for (std::uint64_t elements = kMostChunkElements; elements >= kTile; elements /= 2) {
+    const Choice now = choice(elements);
+    if (now.needs.all <= host_memory) return now;
+    if (!options.nvme.empty() && kChunksHeld * now.needs.chunk <= host_memory) return now;
+    if (least.elements == 0 || least_of(now.needs, options) < least_of(least.needs, options)) least = now;
+  }
+  return least;
+}
+
+std::uint64_t available_memory() {
+  const MemoryLimit limit = memory_limit();
+  return limit.available_bytes - std::min(limit.available_bytes, limit.reserve_bytes);
+}
+
+/// What of the budget may be used. BudgetError where it is too small.
+std::uint64_t checked_budget(const OffloadedAdamWOptions& options, const Needs& needs, std::uint64_t given) {
+  const std::uint64_t least = least_of(needs, options);
+  if (given >= least) return given;
+  throw BudgetError(
+      fmt::format("host_memory is {} bytes ({}), but the optimizer's state needs {} ({}){}", given, format_size(given),
+                  least, format_size(least),
+                  options.nvme.empty() ? ". Give that much, or a folder on a disk (nvme=…) for what does not fit."
+                                       : fmt::format(" at least: one chunk and its transfers. Give that much{}.",
+                                                     options.chunk_elements > kTile ? ", or smaller chunks" : "")),
+      least, given);
+}
+
+std::string listed(const TensorState& state, const std::vector<std::size_t>& tensors) {
+  constexpr std::size_t kShown = 20;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(tensors.size(), kShown); ++i)
+    names += (i == 0 ? "" : ", ") + state.tensor(tensors[i]).name;
+  if (tensors.size() > kShown) names += fmt::format(" and {} more", tensors.size() - kShown);
+  return names.empty() ? "none" : names;
+}
+
+}  // namespace
+
+struct OffloadedAdamW::Impl {
+  Impl(const std::vector<OptimizerTensor>& tensors, const OffloadedAdamWOptions& options_in);
+  ~Impl();
+
+  void open_store();
+  void plan(const std::vector<std::size_t>& chunks);
+  void run(const std::vector<std::size_t>& chunks, std::size_t& done);
+  [[noreturn]] void fail(const std::vector<std::size_t>& chunks, std::size_t done, const std::exception& reason);
+  void check_usable() const;
+
+  const OffloadedAdamWOptions options;
+  const std::uint64_t given;  ///< host memory, bytes
+  const Choice choice;
+  const Needs& needs = choice.needs;
+  TensorState state;
+  std::uint64_t arena_bytes = 0;
+  std::optional<ScratchFolder> scratch;
+  std::unique_ptr<Store> store;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<RecordingAccess> access;
+  std::unique_ptr<OptimizerRecord> record;
+  InlineStream stream;
+  std::vector<std::size_t> planned;
+  std::optional<tbb::task_arena> workers;
+  int threads = 0;
+  std::uint64_t reserved = 0, steps = 0;
+  double step_s = 0;
+  std::string failure;
+};
+
+OffloadedAdamW::Impl::Impl(const std::vector<OptimizerTensor>& tensors, const OffloadedAdamWOptions& options_in)
+    : options(options_in),
+      given(options_in.host_memory > 0 ? options_in.host_memory
+            : options_in.nvme.empty()  ? UINT64_MAX
+                                       : available_memory()),
+      choice(choose_chunks(tensors, options_in, given)),
+      state(state_of(tensors, options_in, choice.elements)),
+      arena_bytes(std::min(checked_budget(options_in, needs, given), needs.all)) {
+  if (arena_bytes < needs.all) open_store();
+  if (needs.all > 0) {
+    EngineOptions engine_options;
+    engine_options.host_bytes = arena_bytes;
+    engine_options.frame_bytes = needs.frame;
+    engine = std::make_unique<Engine>(state.blocks(), engine_options, store.get());
+    for (std::size_t b = 0; b < state.blocks().size(); ++b) engine->set_zero(BlockId(b));
+    access = std::make_unique<RecordingAccess>(*engine, options.record.empty() ? 0 : state.blocks().size());
+  }
+  if (!options.record.empty())
+    record = std::make_unique<OptimizerRecord>(options.record, state.blocks(),
+                                               OptimizerRecord::Budgets{arena_bytes, needs.least(), needs.frame},
+                                               store ? std::optional(store->facts()) : std::nullopt);
+}
+
+OffloadedAdamW::Impl::~Impl() {
+  access.reset();
+  engine.reset();
+  store.reset();
+  scratch.reset();
+}
+
+void OffloadedAdamW::Impl::open_store() {
+  scratch.emplace(options.nvme);
+  StoreOptions store_options;
+  store_options.folder = scratch->path() + "/store";
+  store_options.durable = false;
+  if (!options.io_uring) store_options.io = IoPath::threads;
+  store = Store::create(store_options, slot_classes(state.blocks()), [](std::uint64_t, std::uint64_t) {});
+}
+
+void OffloadedAdamW::Impl::plan(const std::vector<std::size_t>& chunks) {
+  planned = chunks;
+  if (chunks.empty()) return;
+  const Trace trace = state.trace(chunks);
+  PlanInput input;
+  input.trace = &trace;
+  input.blocks = &state.blocks();
+  input.budgets.host_bytes = arena_bytes;
+  input.budgets.nvme_bytes = UINT64_MAX;
+  input.budgets.frame_bytes = needs.frame;
+  input.in_flight_bytes = std::min(16 * needs.block, (arena_bytes - needs.chunk) / 2);
+  engine->set_plan(trace, make_plan(input));
+}
+
+void OffloadedAdamW::Impl::run(const std::vector<std::size_t>& chunks, std::size_t& done) {
+  if (store != nullptr && chunks != planned) plan(chunks);
+  access->begin_step(false);
+  if (store != nullptr) engine->begin_step();
+  for (const std::size_t chunk : chunks) {
+    state.update_chunk(chunk, *access, stream);
+    ++done;
+  }
+  if (store != nullptr) engine->end_step();
+}
+
+void OffloadedAdamW::Impl::fail(const std::vector<std::size_t>& chunks, std::size_t done,
+                                const std::exception& reason) {
+  std::vector<std::size_t> torn;
+  std::vector<std::size_t> updated = state.updated(chunks, done, &torn);
+  failure = fmt::format("The step failed: {} Updated: {}.{} Load a checkpoint of model and optimizer to go on.",
+                        reason.what(), listed(state, updated),
+                        torn.empty() ? "" : fmt::format(" Updated in part: {}.", listed(state, torn)));
+  throw StepFailed(failure, std::move(updated));
+}
+
+void OffloadedAdamW::Impl::check_usable() const {
+  if (!failure.empty()) throw Error(failure);
+}
+
+OffloadedAdamW::OffloadedAdamW(std::vector<OptimizerTensor> tensors, const OffloadedAdamWOptions& options)
+    : impl_(std::make_unique<Impl>(tensors, options)) {}
+OffloadedAdamW::~OffloadedAdamW() = default;
+
+std::uint64_t OffloadedAdamW::least_memory(const std::vector<OptimizerTensor>& tensors,
+                                           const OffloadedAdamWOptions& options) {
+  return least_of(choose_chunks(tensors, options, 0).needs, options);
+}
+
+void OffloadedAdamW::step(const std::vector<TensorStep>& tensors, int threads) {
+  Impl& s = *impl_;
+  s.check_usable();
+  reserve(0);
+  const Clock::time_point start = Clock::now();
+  if (threads != s.threads) {
+    s.workers.emplace(workers_for(threads));
+    s.threads = threads;
+  }
+  s.state.begin_step(tensors);
+  const std::vector<std::size_t> chunks = s.state.active_chunks();
+  std::size_t done = 0;
+  const EngineCounters before = s.engine ? s.engine->counters() : EngineCounters{};
+  try {
+    if (!chunks.empty()) s.workers->execute([&] { s.run(chunks, done); });
+  } catch (const std::exception& reason) {
+    s.fail(chunks, done, reason);
+  }
+  ++s.steps;
+  const double seconds = seconds_since(start);
+  s.step_s += seconds;
+  if (s.record && s.engine) s.record->step(s.steps, seconds, before, s.engine->counters(), s.access->events());
+}
+
+bool OffloadedAdamW::gradients_finite(const std::vector<TensorStep>& tensors, const std::vector<OptimizerTensor>& specs,
+                                      int threads) {
+  tbb::task_arena workers(workers_for(threads));
+  return workers.execute([&] {
+    return std::all_of(tensors.begin(), tensors.end(), [&](const TensorStep& t) {
+      return all_finite(dtype_of(t.gradient_type), t.gradient, specs.at(t.tensor).elements);
+    });
+  });
+}
+
+std::uint64_t OffloadedAdamW::step_count(std::size_t tensor) const { return impl_->state.step_count(tensor); }
+void OffloadedAdamW::set_step_count(std::size_t tensor, std::uint64_t steps) {
+  impl_->check_usable();
+  impl_->state.set_step_count(tensor, steps);
+}
+
+void OffloadedAdamW::read(std::size_t tensor, StatePlane plane, std::uint64_t first, std::uint64_t count,
+                          const void* weight, float* out) {
+  impl_->check_usable();
+  impl_->state.read(tensor, plane, first, count, weight, out, *impl_->access, impl_->stream);
+}
+
+void OffloadedAdamW::write(std::size_t tensor, StatePlane plane, std::uint64_t first, std::uint64_t count,
+                           const float* in, void* weight) {
+  impl_->check_usable();
+  impl_->state.write(tensor, plane, first, count, in, weight, *impl_->access, impl_->stream);
+}
+
+void OffloadedAdamW::reset(std::size_t tensor) {
+  impl_->check_usable();
+  impl_->state.reset(tensor, *impl_->access, impl_->stream);
+}
+
+std::uint64_t OffloadedAdamW::reservable() const {
+  const Impl& s = *impl_;
+  const std::uint64_t beside = s.given - s.arena_bytes;
+  const std::uint64_t within = s.store == nullptr ? 0 : s.arena_bytes - s.needs.least();
+  return beside + within / s.needs.frame * s.needs.frame;
+}
+
+bool OffloadedAdamW::reserve(std::uint64_t bytes) {
+  Impl& s = *impl_;
+  if (bytes == s.reserved) return true;
+  s.check_usable();
+  if (bytes > reservable()) return false;
+  const std::uint64_t beside =
+      s.store == nullptr ? bytes : std::max(s.options.host_memory, s.arena_bytes) - s.arena_bytes;
+  const std::uint64_t within = round_up(bytes - std::min(bytes, beside), s.needs.frame);
+  if (s.store != nullptr) {
+    std::byte* const room = s.engine->workspace(Tier::host, within);
+    if (room != nullptr) os::give_back_pages(room, within);
+  }
+  s.reserved = bytes;
+  return true;
+}
+
+OptimizerReport OffloadedAdamW::report() const {
+  const Impl& s = *impl_;
+  OptimizerReport report;
+  report.host_budget = s.given == UINT64_MAX ? s.arena_bytes : s.given;
+  report.host_reserved = s.reserved;
+  for (const BlockSpec& block : s.state.blocks()) report.state_bytes += block.bytes;
+  report.table_bytes = s.state.table_bytes();
+  report.steps = s.steps;
+  report.step_s = s.step_s;
+  if (s.engine) {
+    const EngineCounters counters = s.engine->counters();
+    report.host_peak = counters.peak_bytes[static_cast<int>(Tier::host)];
+    report.wait_s = static_cast<double>(counters.wait_ns) / 1e9;
+    report.hits = counters.hits;
+    report.late = counters.late;
+    report.demand = counters.demand;
+    report.nvme_read = counters.link[static_cast<int>(Link::nvme_read)].bytes;
+    report.nvme_written = counters.link[static_cast<int>(Link::nvme_write)].bytes;
+  }
+  if (s.store) {
+    const Store::Facts facts = s.store->facts();
+    report.nvme_bytes = facts.bytes_on_disk;
+    report.io_path = facts.io_path;
+    report.io_reason = facts.io_reason;
+    report.direct = facts.direct;
+    report.folder = s.scratch->path();
+  }
+  return report;
+}
+
+}  // namespace transload
