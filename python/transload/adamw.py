@@ -96,7 +96,7 @@ class AdamW(Optimizer):
             grouping.check_group({**self.defaults, **param_group})
         super().add_param_group(param_group)
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of every parameter that has a gradient; returns the closure's loss.
@@ -114,7 +114,7 @@ class AdamW(Optimizer):
             self._step(gathered)
         return loss
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def state_dict(self) -> dict[str, Any]:
         """As torch.optim.Optimizer.state_dict; the tensors lie over a private mapping of a scratch file."""
         for pre_hook in self._optimizer_state_dict_pre_hooks.values():
@@ -131,7 +131,7 @@ class AdamW(Optimizer):
                 result = changed
         return result
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over a state of this class or of torch.optim.AdamW. ValueError before anything has changed.
 
@@ -211,15 +211,14 @@ class AdamW(Optimizer):
         torch.autograd.graph.increment_version(gathered.parameters)
 
     def _step_failed(self, error: Exception, updated: list[Entry]) -> NoReturn:
-        indexes = error.updated if isinstance(error, _core.StepFailed) else []
-        names = {entry.tensor: entry.name for entry in self._offload.entries.values()}
-        done = [entry.name for entry in updated] + [names[i] for i in indexes]
-        if not done and not isinstance(error, _core.StepFailed):
+        """The core's message names what it updated in this call; earlier calls of the step are added."""
+        if not updated and not isinstance(error, _core.StepFailed):
             raise error
-        listed = ", ".join(done[:_NAMED]) + (f" and {len(done) - _NAMED} more" if len(done) > _NAMED else "")
-        text = f"The step failed in the middle: {error} Parameters already updated: {listed or 'none'}."
-        self._offload.fail("A step failed in the middle before. Load parameters and state to go on. " + text)
-        raise RuntimeError(text + " Further steps are refused until a load.") from error
+        names = [entry.name for entry in updated]
+        before = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        text = str(error) + (f" Updated before that: {before}." if names else "")
+        self._offload.fail(f"Steps are refused until a load, since one failed in the middle. {text}")
+        raise RuntimeError(text) from error
 
     def _replace(self, state: dict[Any, Any], saved: list[dict[str, Any]]) -> None:
         """What a load does, after its hooks: checks everything, then changes everything."""

@@ -148,22 +148,17 @@ class StateMap(MutableMapping, defaultdict):
         """Forgets what is held; what was not written back stays where the layout does not know the parameter."""
         if not self._held:
             return
-        charged = self.held_bytes > 0
         self._held = {k: held for k, held in self._held.items() if k not in self._state.entries and held.view}
-        if charged and self._limited:
+        if self._state.built:
             self._state.core.reserve(0)
 
     def forget(self) -> None:
         """Forgets everything without writing back: the state was replaced."""
         self._held = {}
-        if self._limited:
+        if self._state.built:
             self._state.core.reserve(0)
 
     # Reading.
-
-    @property
-    def _limited(self) -> bool:
-        return self._state.options.host_memory is not None and self._state.built
 
     def _live(self, key: Any) -> bool:
         entry = self._state.entries.get(key) if isinstance(key, torch.Tensor) else None
@@ -188,18 +183,18 @@ class StateMap(MutableMapping, defaultdict):
     def _charge(self, more: int, parameter: torch.Tensor) -> None:
         """Takes room for what is held and `more` bytes from the budget. MemoryError naming opt.save."""
         reserve = self._state.core.reserve
-        if not self._limited or reserve(self.held_bytes + more):
+        if reserve(self.held_bytes + more):
             return
         for key in list(self._held):
             self._let_go(key)
         if reserve(self.held_bytes + more):
             return
         name = self._state.entries[parameter].name
-        spare = self._state.core.reservable()
+        budget, spare = self._state.core.report()["host_budget"], self._state.core.reservable()
         raise MemoryError(
-            f"opt.state of {name} takes {more} bytes beside {self.held_bytes} that are held until the next step; "
-            f"host_memory={self._state.options.host_memory} can spare {spare}. opt.save(path) and opt.state_dict() "
-            "show all state without holding it."
+            f"opt.state of {name} takes {more} bytes beside {self.held_bytes} that are held until the next step; the "
+            f"budget of {budget} can spare {spare}. opt.save(path) and opt.state_dict() show all state without holding "
+            "it."
         )
 
     def _let_go(self, key: Any) -> None:
@@ -278,10 +273,8 @@ def _drop_tensors(held: Held, shape: torch.Size) -> bool:
     dropped = [n for n, b in held.buffers.items() if _is_over(held.view.get(n), b, shape)]
     for name in dropped:
         del held.view[name]
-    used = False
-    for name, buffer in held.buffers.items():
-        # The dict, the loop's variable and the argument.
-        used = used or sys.getrefcount(buffer) > 3
+    # The dict, the loop's variable and the argument; a tensor, also a slice of ours, would be another.
+    used = any(sys.getrefcount(buffer) > 3 for buffer in held.buffers.values())
     if used:
         for name in dropped:
             held.view[name] = _tensor_over(held.buffers[name], shape)
