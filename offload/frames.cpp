@@ -1,7 +1,5 @@
 #include "offload/frames.h"
 
-#include <cstring>
-
 #include "base/check.h"
 
 namespace transload {
@@ -76,20 +74,22 @@ std::uint32_t Frames::used_above_limit() const {
   return kNoFrame;
 }
 
-std::uint32_t Frames::relocate(std::uint32_t first, std::uint32_t frame) {
+std::uint32_t Frames::relocate(std::uint32_t* first, std::uint32_t frame) {
   TRANSLOAD_CHECK(free_ > 0 && owner_[frame] != kNoFrame, "relocating frame {} with {} free", frame, free_);
   std::uint32_t target = 0;
   while (owner_[target] != kNoFrame) ++target;
-  std::memcpy(table_.frame(target), table_.frame(frame), table_.frame_bytes);
   const std::uint32_t follower = next_[frame];
   claim(target, owner_[frame]);
   release(frame);
   next_[target] = follower;
-  if (first == frame) return target;
-  std::uint32_t f = first;
+  if (*first == frame) {
+    *first = target;
+    return target;
+  }
+  std::uint32_t f = *first;
   while (next_[f] != frame) f = next_[f];
   next_[f] = target;
-  return first;
+  return target;
 }
 
 }  // namespace transload

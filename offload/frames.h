@@ -34,9 +34,9 @@ class Frames {
   void set_limit(std::uint32_t limit);
   /// Lowest used frame at or above the limit; kNoFrame when there is none.
   std::uint32_t used_above_limit() const;
-  /// Moves the content of `frame` to a free frame below the limit (one must be free); returns the list's first frame,
-  /// given the list's first frame before.
-  std::uint32_t relocate(std::uint32_t first, std::uint32_t frame);
+  /// Lets a free frame below the limit (one must be free) take the place of `frame` in its list; `first` is the list's
+  /// first frame, before and after. Returns the frame whose content `frame`'s must become.
+  std::uint32_t relocate(std::uint32_t* first, std::uint32_t frame);
 
  private:
   std::uint32_t find_run(std::uint32_t n) const;

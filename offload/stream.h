@@ -1,4 +1,6 @@
-// Streams: in-order queues of work, as on a GPU. A task begins when the one before it has ended.
+// Streams: in-order queues of work, as on a GPU. launch() issues work: on streams of the host a task begins when the
+// one before it has ended, on a GPU's it hands kernels and copies to the device, which runs them in order. after() is
+// host work that begins when all work before it has ended.
 //
 //   InlineStream  runs a task at once on the calling thread (the cpu device: the processor computes where bytes are).
 //   QueueStream   a thread of its own and a bounded ring of tasks (the emulated device). launch() waits, visibly,
@@ -79,6 +81,10 @@ class Stream {
   void launch(Fn&& fn) {
     submit(Task(std::forward<Fn>(fn)));
   }
+  template <class Fn>
+  void after(Fn&& fn) {
+    submit_after(Task(std::forward<Fn>(fn)));
+  }
   /// Later tasks begin only when `event` is done.
   virtual void wait(Event event) = 0;
   /// Done when everything launched so far has ended.
@@ -90,6 +96,7 @@ class Stream {
 
  protected:
   virtual void submit(Task task) = 0;
+  virtual void submit_after(Task task) { submit(std::move(task)); }
 };
 
 class InlineStream final : public Stream {

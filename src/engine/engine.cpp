@@ -15,6 +15,8 @@ constexpr int kTransfers = 12 * kLinks;  ///< in flight at most; queues behind a
 
 Engine::Impl::Impl(std::vector<BlockSpec> specs, const EngineOptions& options_in, Store* store_in)
     : options(options_in), store(store_in), blocks(specs.size()) {
+  TRANSLOAD_CHECK(options.device_bytes == 0 || options.device != nullptr, "a device tier of {} bytes without a device",
+                  options.device_bytes);
   TRANSLOAD_CHECK(options.frame_bytes >= 4096 && options.frame_bytes % 4096 == 0, "frames of {} bytes",
                   options.frame_bytes);
   std::uint32_t most_frames = 1;
@@ -27,8 +29,10 @@ Engine::Impl::Impl(std::vector<BlockSpec> specs, const EngineOptions& options_in
   for (int t = 0; t < 2; ++t) {
     const std::uint64_t whole = bytes[t] / options.frame_bytes * options.frame_bytes;
     if (whole == 0) continue;
-    arena[t] = std::make_unique<Arena>(whole, options.populate);
-    frames_of[t] = std::make_unique<Frames>(arena[t]->base(), whole, options.frame_bytes);
+    memory[t] = t == index(Tier::device)    ? options.device->memory(whole)
+                : options.device != nullptr ? options.device->host_memory(whole, options.populate)
+                                            : make_host_memory(whole, options.populate);
+    frames_of[t] = std::make_unique<Frames>(memory[t]->base(), whole, options.frame_bytes);
   }
   TRANSLOAD_CHECK(frames_of[1] != nullptr, "a host budget of {} bytes", options.host_bytes);
   for (int i = 0; i < kTransfers; ++i) {
@@ -37,7 +41,7 @@ Engine::Impl::Impl(std::vector<BlockSpec> specs, const EngineOptions& options_in
   }
   pending_drops.reserve(2 * blocks.size());
   if (frames_of[0])
-    for (auto& stream : copy_streams) stream = std::make_unique<QueueStream>(2 * kTransfers);
+    for (auto& stream : copy_streams) stream = options.device->make_stream(2 * kTransfers);
 }
 
 Engine::Impl::~Impl() {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/block_access.h"
+#include "offload/device.h"
 #include "offload/store.h"
 
 namespace transload {
@@ -25,9 +26,9 @@ struct EngineOptions {
   std::uint64_t device_bytes = 0;  ///< 0: no device tier
   std::uint64_t host_bytes = 0;
   std::uint64_t frame_bytes = 0;
-  double link_rate = 0;  ///< emulated device, bytes a second each way; 0: memory speed
-  bool lru = false;      ///< --policy lru: no plan, least recently used leaves
-  bool populate = true;  ///< touch the arenas' pages at construction
+  Device* device = nullptr;  ///< of the device tier; outlives the engine
+  bool lru = false;          ///< --policy lru: no plan, least recently used leaves
+  bool populate = true;      ///< touch the arenas' pages at construction
 };
 
 struct LinkCounters {

@@ -18,7 +18,7 @@
 
 #include "engine/engine.h"
 #include "engine/schedule.h"
-#include "offload/arena.h"
+#include "offload/device.h"
 #include "offload/frames.h"
 
 namespace transload {
@@ -53,6 +53,7 @@ struct Block {
 
 struct Engine::Impl {
   struct Transfer;
+  struct CopyEnd;
   struct Held;
   struct ReleaseTask;
   class Demand;
@@ -71,6 +72,7 @@ struct Engine::Impl {
   void count_pin(const Copy& copy, bool is_valid);
   std::byte* workspace(Tier tier, std::uint64_t bytes);
   void clear_workspace_room(std::unique_lock<std::mutex>& lock, Tier tier);
+  void move_frame(Tier tier, std::byte* to, const std::byte* from) const;
 
   // engine.cpp
   void write_all(std::unique_lock<std::mutex>& lock);
@@ -115,7 +117,7 @@ struct Engine::Impl {
   const EngineOptions options;
   Store* const store;
   std::vector<Block> blocks;
-  std::unique_ptr<Arena> arena[2];
+  std::unique_ptr<TierMemory> memory[2];
   std::unique_ptr<Frames> frames_of[2];
   std::uint32_t leaving_frames[2] = {0, 0};  ///< will be free when their transfers end
   std::vector<std::unique_ptr<Transfer>> transfers;
@@ -132,7 +134,7 @@ struct Engine::Impl {
   std::exception_ptr error;
   mutable std::mutex mutex;
   std::condition_variable changed;
-  std::unique_ptr<QueueStream> copy_streams[2];  ///< host→device, device→host; last: they end first
+  std::unique_ptr<Stream> copy_streams[2];  ///< host→device, device→host; last: they end first
 };
 
 }  // namespace transload

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -152,7 +153,7 @@ void Engine::Impl::unpin(const Pin& pin, Stream& stream) {
     std::lock_guard lock(mutex);
     ++queued_releases;
   }
-  stream.launch(ReleaseTask(this, held));
+  stream.after(ReleaseTask(this, held));
 }
 
 void Engine::Impl::release(const Held& held, bool queued) noexcept {
@@ -195,7 +196,14 @@ std::byte* Engine::Impl::workspace(Tier tier, std::uint64_t bytes) {
   note_peak(tier);
   pump();
   changed.notify_all();
-  return bytes == 0 ? nullptr : arena[index(tier)]->base() + std::uint64_t{f.limit()} * options.frame_bytes;
+  return bytes == 0 ? nullptr : memory[index(tier)]->base() + std::uint64_t{f.limit()} * options.frame_bytes;
+}
+
+void Engine::Impl::move_frame(Tier tier, std::byte* to, const std::byte* from) const {
+  if (tier == Tier::device)
+    options.device->move(to, from, options.frame_bytes);
+  else
+    std::memcpy(to, from, options.frame_bytes);
 }
 
 void Engine::Impl::clear_workspace_room(std::unique_lock<std::mutex>& lock, Tier tier) {
@@ -205,7 +213,8 @@ void Engine::Impl::clear_workspace_room(std::unique_lock<std::mutex>& lock, Tier
     const BlockId owner(f.owner(frame));
     Copy& c = copy(owner, tier);
     if (c.idle() && f.free_count() > 0) {
-      c.first = f.relocate(c.first, frame);
+      const std::uint32_t target = f.relocate(&c.first, frame);
+      move_frame(tier, f.table().frame(target), f.table().frame(frame));
       counters.relocated_bytes += options.frame_bytes;
       continue;
     }

@@ -26,6 +26,8 @@ struct Engine::Impl::Transfer final : Completion {
   std::uint64_t version = 0;
   BlockView from, to;  ///< of copies between device and host
   Event source_ready;
+  std::chrono::steady_clock::time_point started;
+  std::exception_ptr copy_error;
   std::vector<IoSlice> slices;
 };
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -11,15 +10,28 @@
 
 namespace transload {
 
-namespace {
-
-void copy_views(const BlockView& from, const BlockView& to) {
-  from.for_each_run(0, from.bytes(), [&](std::byte* data, std::uint64_t offset, std::uint64_t n) {
-    to.copy_in(data, offset, offset + n);
-  });
-}
-
-}  // namespace
+/// The end of a copy; also where the stream skips its tasks because an earlier one failed.
+struct Engine::Impl::CopyEnd {
+  CopyEnd(Impl* e, Transfer* t) : engine(e), transfer(t) {}
+  CopyEnd(CopyEnd&& o) noexcept : engine(o.engine), transfer(std::exchange(o.transfer, nullptr)) {}
+  CopyEnd(const CopyEnd&) = delete;
+  ~CopyEnd() {
+    if (transfer == nullptr) return;
+    transfer->copy_error = std::make_exception_ptr(Error(
+        fmt::format("The copy of {} was given up after an earlier error.", engine->at(transfer->block).spec.name)));
+    (*this)();
+  }
+  void operator()() noexcept {
+    Transfer& t = *std::exchange(transfer, nullptr);
+    IoResult result;
+    result.error = t.copy_error;
+    result.busy_ns =
+        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - t.started).count());
+    engine->finished(t, result);
+  }
+  Impl* engine;
+  Transfer* transfer;
+};
 
 Engine::Impl::Transfer* Engine::Impl::take_transfer(BlockId id, Link link) {
   if (idle_transfers.empty() || paused) return nullptr;
@@ -96,18 +108,18 @@ bool Engine::Impl::start_copy(BlockId id, Tier from, bool ahead) {
   t->from = BlockView(&frames(from).table(), source.first, b.spec.bytes);
   t->to = BlockView(&frames(to).table(), target.first, b.spec.bytes);
   t->source_ready = source.arriving ? Event{&source.arrivals, source.arrivals.load() + 1} : Event{};
-  copy_streams[from == Tier::host ? 0 : 1]->launch([this, t] {
+  Stream& stream = *copy_streams[from == Tier::host ? 0 : 1];
+  t->copy_error = nullptr;
+  stream.launch([this, t, &stream] {
     t->source_ready.wait();
-    const auto start = std::chrono::steady_clock::now();
-    IoResult result;
-    copy_views(t->from, t->to);
-    if (options.link_rate > 0)
-      std::this_thread::sleep_until(start + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                                std::chrono::duration<double>(t->from.bytes() / options.link_rate)));
-    result.busy_ns =
-        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
-    finished(*t, result);
+    t->started = std::chrono::steady_clock::now();
+    try {
+      options.device->copy(t->from, t->to, stream);
+    } catch (...) {
+      t->copy_error = std::current_exception();
+    }
   });
+  stream.after(CopyEnd(this, t));
   return true;
 }
 

@@ -26,6 +26,7 @@ class BusyStream final : public Stream {
     inner_.launch(std::move(task));
     inner_.launch([this] { busy_ns_.fetch_add(now_ns() - began_ns_, std::memory_order_relaxed); });
   }
+  void submit_after(Task task) override { inner_.after(std::move(task)); }
 
  private:
   static std::uint64_t now_ns() {

@@ -13,11 +13,11 @@ namespace {
 
 constexpr std::size_t kMostEvents = 1 << 18;  // of one step, in the record
 
-EngineOptions engine_options(const TrainOptions& options, const Budgets& budgets) {
+EngineOptions engine_options(const TrainOptions& options, const Budgets& budgets, Device* device) {
   return {.device_bytes = budgets.device_bytes,
           .host_bytes = budgets.host_bytes,
           .frame_bytes = budgets.frame_bytes,
-          .link_rate = options.link_rate,
+          .device = device,
           .lru = options.lru};
 }
 
@@ -29,7 +29,9 @@ Session::Session(const TrainOptions& options, const Prepared& prepared, const In
   if (options.nvme_capacity > 0) open_store(resume, observer);
   const Budgets& budgets = prepared.plan.budgets;
   rates_ = measure_rates(store_.get(), prepared.slots, budgets.host_bytes / 2, options.link_rate);
-  engine_ = std::make_unique<Engine>(prepared.code.blocks, engine_options(options, budgets), store_.get());
+  if (options.device == DeviceKind::emulated) device_ = make_emulated_device(options.link_rate);
+  engine_ =
+      std::make_unique<Engine>(prepared.code.blocks, engine_options(options, budgets, device_.get()), store_.get());
   access_ = std::make_unique<RecordingAccess>(*engine_, std::min(kMostEvents, 2 * prepared.code.step.accesses.size()));
   make_streams();
   optimizer_ = std::make_unique<Optimizer>(

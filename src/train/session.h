@@ -61,6 +61,7 @@ class Session {
   const Inputs& inputs_;
   std::unique_ptr<Store> store_;
   Rates rates_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RecordingAccess> access_;
   std::unique_ptr<Stream> compute_inner_, host_inner_;

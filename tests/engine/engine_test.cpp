@@ -88,6 +88,8 @@ void run_model(std::uint64_t seed, bool emulated, bool lru, bool with_plan) {
   options.host_bytes = (12 + random() % 24) * kFrame;
   options.device_bytes = emulated ? (8 + random() % 12) * kFrame : 0;
   options.lru = lru;
+  const std::unique_ptr<Device> device = make_emulated_device(0);
+  options.device = device.get();
   Engine engine(blocks, options, &store);
   InlineStream inline_stream;
   QueueStream compute(64), host(64);
