@@ -40,10 +40,9 @@ class Module(lightning.LightningModule):
 
 
 def trainer(folder, **changes):
-    return lightning.Trainer(accelerator="cpu", devices=1, max_steps=8, gradient_clip_val=CLIP,
-                             accumulate_grad_batches=3, logger=False, enable_progress_bar=False,
-                             enable_model_summary=False, default_root_dir=folder,
-                             **{"enable_checkpointing": False, **changes})
+    return lightning.Trainer(accelerator="cpu", devices=1, gradient_clip_val=CLIP, accumulate_grad_batches=3,
+                             logger=False, enable_progress_bar=False, enable_model_summary=False,
+                             default_root_dir=folder, **{"enable_checkpointing": False, "max_steps": 8, **changes})
 
 
 def loader():
