@@ -117,11 +117,11 @@ class BareLoop:
         self.path = os.path.join(folder, "bare")
         self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_DIRECT", 0), 0o600)
         os.unlink(self.path)
-        self.memory = mmap.mmap(-1, (2 * IN_FLIGHT + 1) * REQUEST)
-        self.memory.madvise(mmap.MADV_HUGEPAGE)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.pages = mmap.mmap(-1, (2 * IN_FLIGHT + 1) * REQUEST)
+        self.pages.madvise(mmap.MADV_HUGEPAGE)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.pages))
         first = -address % REQUEST
-        view = memoryview(self.memory)
+        view = memoryview(self.pages)
         self.buffers = [view[first + i * REQUEST:first + (i + 1) * REQUEST] for i in range(2 * IN_FLIGHT)]
         for buffer in self.buffers:
             buffer[:] = os.urandom(REQUEST)
