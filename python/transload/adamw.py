@@ -163,7 +163,10 @@ class AdamW(Optimizer):
     def load(self, path: str | os.PathLike[str]) -> None:
         """Takes over what `save` wrote. OSError (cut short) or ValueError before anything has changed."""
         loaded = checkpoint.load(path)
-        self._replace(loaded["state"], loaded["param_groups"])
+        try:
+            self._replace(loaded["state"], loaded["param_groups"])
+        except ValueError as error:
+            raise ValueError(f"{path} does not fit. {error}") from error
 
     def report(self) -> dict[str, Any]:
         """Bytes by tier, budget, peak, bytes moved, seconds waited; and the steps skipped."""
