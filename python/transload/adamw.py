@@ -122,7 +122,8 @@ class AdamW(Optimizer):
         self._settle(keep=True)
         packed, ids = grouping.pack(self.param_groups)
         live = [p for p in ids if p in self._offload.entries and self._offload.entries[p].live]
-        state: dict[Any, Any] = {ids[p]: values for p, values in zip(live, snapshot(self._offload, live))}
+        shown = zip(live, snapshot(self._offload, live))
+        state: dict[Any, Any] = {ids[p]: {**values, **self._map.own(p)} for p, values in shown}
         state |= {ids.get(key, key) if isinstance(key, torch.Tensor) else key: v for key, v in self._map.others.items()}
         result: dict[str, Any] = {"state": state, "param_groups": packed}
         for post_hook in self._optimizer_state_dict_post_hooks.values():
@@ -158,7 +159,7 @@ class AdamW(Optimizer):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes state and groups as one safetensors file, streamed; the name appears when it is whole and durable."""
         self._settle(keep=True)
-        checkpoint.save(path, self._offload, self.param_groups)
+        checkpoint.save(path, self._offload, self.param_groups, self._map.own)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Takes over what `save` wrote. OSError (cut short) or ValueError before anything has changed."""
@@ -238,6 +239,8 @@ class AdamW(Optimizer):
             check_complete(values, parameter, name)
         others = {key: values for key, values in state.items() if key not in ids}
         self._put_all({parameter: values for (parameter, _), values in given.items()})
+        for (parameter, _), values in given.items():
+            self._map.put_own(parameter, values)
         self._map.update(others)
         self.param_groups = replaced
 
@@ -261,7 +264,8 @@ def _options(host_memory: Any, nvme: Any, moments: str, chunk_size: Any, seed: i
         raise ValueError(f'moments is "fp32" or "bf16", not {moments!r}.')
     folder = os.fspath(nvme) if nvme is not None else ""
     if folder and not os.path.isdir(folder):
-        raise FileNotFoundError(f"nvme={folder!r} is not an existing folder.")
+        kind = NotADirectoryError if os.path.exists(folder) else FileNotFoundError
+        raise kind(f"nvme={folder!r} is not an existing folder.")
     chunk = parse_size(chunk_size, "chunk_size") if chunk_size is not None else 0
     if chunk % 4096:
         raise ValueError(f"chunk_size is a multiple of 4096 bytes, not {chunk}.")

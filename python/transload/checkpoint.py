@@ -10,6 +10,7 @@ import mmap
 import os
 import pathlib
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,11 +25,19 @@ _FORMAT = "transload.AdamW 1"
 _TYPES = {"I64": (torch.int64, 8), "F32": (torch.float32, 4)}
 
 
-def save(path: str | os.PathLike[str], state: OffloadedState, groups: list[dict[str, Any]]) -> None:
-    """Writes the file beside itself, makes it durable, then gives it its name. OSError where the disk fails."""
+def save(
+    path: str | os.PathLike[str],
+    state: OffloadedState,
+    groups: list[dict[str, Any]],
+    own: Callable[[torch.Tensor], dict[str, Any]],
+) -> None:
+    """Writes the file beside itself, makes it durable, then gives it its name. OSError where the disk fails.
+
+    `own`: what others put beside a parameter's moments; TypeError where JSON cannot say it.
+    """
     packed, ids = grouping.pack(groups)
     positions = _positions(state, ids)
-    header = json.dumps(_header(state, packed, positions)).encode()
+    header = json.dumps(_header(state, packed, positions, own)).encode()
     header += b" " * (-len(header) % 8)
     target = pathlib.Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -52,9 +61,13 @@ def _positions(state: OffloadedState, ids: dict[torch.Tensor, int]) -> dict[torc
 
 
 def _header(
-    state: OffloadedState, packed: list[dict[str, Any]], positions: dict[torch.Tensor, int]
+    state: OffloadedState,
+    packed: list[dict[str, Any]],
+    positions: dict[torch.Tensor, int],
+    own: Callable[[torch.Tensor], dict[str, Any]],
 ) -> dict[str, Any]:
-    metadata = {"format": _FORMAT, "groups": grouping.to_json(packed)}
+    others = [{"position": i, **own(p)} for p, i in positions.items() if own(p)]
+    metadata = {"format": _FORMAT, "groups": grouping.to_json(packed), "own": grouping.to_json(others)}
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
 
@@ -102,6 +115,8 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         for key, row in header.items():
             position, name = key.split(".")
             state.setdefault(int(position), {})[name] = _tensor(mapping, base, row)
+        for others in grouping.from_json(metadata["own"]):
+            state[others.pop("position")].update(others)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: its header makes no sense ({error}).") from error
     return {"state": state, "param_groups": groups}

@@ -52,7 +52,7 @@ def check_sizes(groups: list[dict[str, Any]], saved: list[dict[str, Any]]) -> No
     """torch.optim's ValueErrors where saved groups do not fit."""
     if len(groups) != len(saved):
         raise ValueError("loaded state dict has a different number of parameter groups")
-    if any(len(g["params"]) != len(s["params"]) for g, s in zip(groups, saved)):
+    if any(len(g["params"]) != len(s.get("params", ())) for g, s in zip(groups, saved)):
         raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
 
 
@@ -73,14 +73,14 @@ def merged(
 
 
 def to_json(groups: list[dict[str, Any]]) -> str:
-    """Packed groups as text. TypeError by key for what JSON cannot say and is no tensor."""
+    """Packed groups, or other dicts, as text. TypeError by key for what JSON cannot say and is no tensor."""
     return json.dumps([{key: _plain(value, key) for key, value in group.items()} for group in groups])
 
 
 def from_json(text: str) -> list[dict[str, Any]]:
     """The opposite. ValueError where it is not that."""
     groups = json.loads(text)
-    if not isinstance(groups, list) or not all(isinstance(g, dict) and isinstance(g.get("params"), list) for g in groups):
+    if not isinstance(groups, list) or not all(isinstance(g, dict) for g in groups):
         raise ValueError("no list of groups")
     return [{key: _restored(value) for key, value in group.items()} for group in groups]
 
@@ -96,7 +96,7 @@ def _plain(value: Any, key: str) -> Any:
         return {"dict": {name: _plain(item, key) for name, item in value.items()}}
     if isinstance(value, torch.Tensor):
         return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
-    raise TypeError(f'"{key}" of a parameter group is a {type(value).__name__}, which opt.save cannot write.')
+    raise TypeError(f'"{key}" is a {type(value).__name__}, which opt.save cannot write.')
 
 
 def _restored(value: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ import torch
 from transload import _core
 from transload.offload import OffloadedState
 from transload.planes import PLANES, pieces, zeros
+from transload.snapshot import snapshot
 from transload.values import check_values, step_of
 
 _MAPPED = 64 << 10
@@ -47,15 +48,21 @@ class StateMap(MutableMapping, defaultdict):
         defaultdict.__init__(self, dict)
         self._state = state
         self._held: dict[Any, Held] = {}
+        self._spilled: dict[Any, dict[str, Any]] = {}
+        self._own: dict[Any, dict[str, Any]] = {}
 
     # The mapping.
 
     def __getitem__(self, key: Any) -> dict[str, Any]:
-        held = self._held.get(key)
-        if held is None:
-            held = self._read(key) if self._live(key) else Held({})
-            self._held[key] = held
-        return held.view
+        return self._show(key, spill=False)
+
+    def items(self) -> _Items:  # type: ignore[override]
+        """Pairs, one after the other: what does not fit into the budget is shown over a scratch file."""
+        return _Items(self)
+
+    def values(self) -> _Values:  # type: ignore[override]
+        """As items()."""
+        return _Values(self)
 
     def __setitem__(self, key: Any, values: Any) -> None:
         if isinstance(key, torch.Tensor) and not isinstance(values, dict):
@@ -69,7 +76,8 @@ class StateMap(MutableMapping, defaultdict):
     def __delitem__(self, key: Any) -> None:
         if key not in self:
             raise KeyError(key)
-        self._held.pop(key, None)
+        for known in (self._held, self._spilled, self._own):
+            known.pop(key, None)
         if self._live(key):
             self._state.reset(key)
 
@@ -148,21 +156,58 @@ class StateMap(MutableMapping, defaultdict):
         """Forgets what is held; what was not written back stays where the layout does not know the parameter."""
         if not self._held:
             return
+        for key, held in self._held.items():
+            self._own[key] = _own_of(held.view)
         self._held = {k: held for k, held in self._held.items() if k not in self._state.entries and held.view}
+        self._spilled = {}
         if self._state.built:
             self._state.core.reserve(0)
 
     def forget(self) -> None:
         """Forgets everything without writing back: the state was replaced."""
-        self._held = {}
+        self._held, self._spilled, self._own = {}, {}, {}
         if self._state.built:
             self._state.core.reserve(0)
+
+    def own(self, parameter: torch.Tensor) -> dict[str, Any]:
+        """What others put beside the moments of a parameter."""
+        held = self._held.get(parameter)
+        return _own_of(held.view) if held is not None else self._own.get(parameter, {})
+
+    def put_own(self, parameter: torch.Tensor, values: dict[str, Any]) -> None:
+        """Takes over what of the values is not AdamW's."""
+        self._own[parameter] = _own_of(values)
 
     # Reading.
 
     def _live(self, key: Any) -> bool:
         entry = self._state.entries.get(key) if isinstance(key, torch.Tensor) else None
         return entry is not None and entry.live
+
+    def _show(self, key: Any, spill: bool) -> dict[str, Any]:
+        held = self._held.get(key)
+        if held is None:
+            held = self._held_for(key, spill) if self._live(key) else Held({})
+            held.view.update(self._own.get(key, {}))
+            self._held[key] = held
+        return held.view
+
+    def _held_for(self, parameter: torch.Tensor, spill: bool) -> Held:
+        if parameter not in self._spilled:
+            try:
+                return self._read(parameter)
+            except MemoryError:
+                if not spill:
+                    raise
+            self._spill()
+        held = Held(dict(self._spilled[parameter]))
+        held.digests = {name: _core.digest(v.data_ptr(), v.nbytes) for name, v in held.view.items() if name in PLANES}
+        return held
+
+    def _spill(self) -> None:
+        """Everything that is not held, over one scratch file until the next step."""
+        rest = [p for p, entry in self._state.entries.items() if entry.live and p not in self._held]
+        self._spilled = dict(zip(rest, snapshot(self._state, rest)))
 
     def _read(self, parameter: torch.Tensor) -> Held:
         state = self._state
@@ -200,9 +245,10 @@ class StateMap(MutableMapping, defaultdict):
     def _let_go(self, key: Any) -> None:
         """Writes back and forgets what is held of a parameter, where nobody but this map has hold of it."""
         held = self._held[key]
-        if key not in self._state.entries or _in_use(held):
+        if key not in self._state.entries or key in self._spilled or _in_use(held):
             return
         self._write_back(key, held)
+        self._own[key] = _own_of(held.view)
         if not _drop_tensors(held, self._state.entries[key].shape):
             del self._held[key]
 
@@ -241,6 +287,22 @@ class StateMap(MutableMapping, defaultdict):
         values: Iterable[torch.Tensor]
         values = pieces(parameter) if name == "master" else zeros(parameter.numel())
         self._state.write(parameter, name, values, sets_weight=False)
+
+
+class _Items(ItemsView):
+    def __iter__(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        for key in self._mapping:
+            yield key, self._mapping._show(key, spill=True)
+
+
+class _Values(ValuesView):
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for key in self._mapping:
+            yield self._mapping._show(key, spill=True)
+
+
+def _own_of(view: Any) -> dict[str, Any]:
+    return {key: value for key, value in view.items() if key != "step" and key not in PLANES}
 
 
 def _buffer(size: int) -> bytearray | mmap.mmap:
