@@ -1,12 +1,17 @@
-// Products of llama-350m's weights in tiles under oneTBB, beside oneDNN's one big product on as many threads of its
-// own: the limit. Rounds are interleaved; figures are medians over rounds.
-//   bench_products [threads] [tokens] [rounds]
+// Products in tiles under oneTBB, beside oneDNN's one big product on as many threads of its own: the limit. Rounds are
+// interleaved; figures are medians over rounds.
+//   bench_products [threads] [tokens] [rounds]                               weights of llama-350m, fp32 and bf16
+//   bench_products THREADS TOKENS ROUNDS fp32|bf16 ROWSxCOLUMNSxCOUNT ...    a model's own weights, COUNT of each
+// The second form ends with oneDNN's best rate of each form of product over all weights: all FLOPs / all time, each
+// product taken at its faster way, whole or in tiles (the tiles are oneDNN's too).
 #include <fmt/format.h>
 #include <omp.h>
 #include <tbb/global_control.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -23,10 +28,10 @@ using Clock = std::chrono::steady_clock;
 using dnnl::memory;
 
 struct Weight {
-  const char* name;
-  std::int64_t rows, columns;
+  std::string name;
+  std::int64_t rows, columns, count = 1;
 };
-constexpr Weight kWeights[] = {{"attention", 1024, 1024}, {"gate, up", 2816, 1024}, {"down", 1024, 2816}};
+const std::vector<Weight> kWeights = {{"attention", 1024, 1024}, {"gate, up", 2816, 1024}, {"down", 1024, 2816}};
 enum class Form { nt, nn, tn };
 constexpr const char* kForms[] = {"nt (forward)", "nn (to inputs)", "tn (to weights)"};
 
@@ -101,7 +106,9 @@ void run_panels(kernels::Products& products, Form form, std::int64_t tokens, con
   }
 }
 
-void compare(Form form, std::int64_t tokens, const Weight& w, Dtype dtype, Dtype limit_dtype, int threads, int rounds) {
+/// Prints a row; returns the seconds of the faster way.
+double compare(Form form, std::int64_t tokens, const Weight& w, Dtype dtype, Dtype limit_dtype, int threads,
+               int rounds) {
   auto x = values(tokens * w.columns, dtype), y = values(tokens * w.rows, dtype),
        weight = values(w.rows * w.columns, dtype);
   auto wide_x = values(tokens * w.columns, limit_dtype), wide_y = values(tokens * w.rows, limit_dtype),
@@ -129,6 +136,40 @@ void compare(Form form, std::int64_t tokens, const Weight& w, Dtype dtype, Dtype
              name_of(dtype), kForms[static_cast<int>(form)], w.name, tokens, w.rows, w.columns,
              flops / median(ours) / 1e9, flops / median(limit) / 1e9, name_of(limit_dtype),
              median(limit) / median(ours));
+  return std::min(median(ours), median(limit));
+}
+
+/// All forms of all weights of a dtype; returns oneDNN's best FLOP/s by form.
+std::array<double, 3> compare_all(const std::vector<Weight>& weights, Dtype dtype, std::int64_t tokens, int threads,
+                                  int rounds) {
+  const std::string facts = kernels::Products(dtype).facts();
+  fmt::print("{} threads, {}\n", threads, facts);
+  // The limit of widened bf16 is fp32's: the processor has nothing better.
+  const Dtype limit = facts.find("widened") == std::string::npos ? dtype : Dtype::f32;
+  std::array<double, 3> took{};
+  double flops = 0;
+  for (const Weight& w : weights) {
+    flops += 2.0 * static_cast<double>(tokens * w.rows * w.columns * w.count);
+    for (const Form form : {Form::nt, Form::nn, Form::tn}) {
+      const double one = compare(form, tokens, w, dtype, limit, threads, rounds);
+      took[static_cast<std::size_t>(form)] += static_cast<double>(w.count) * one;
+    }
+  }
+  for (double& t : took) t = flops / t;
+  return took;
+}
+
+std::vector<Weight> parse_weights(int count, char** arguments) {
+  std::vector<Weight> weights;
+  for (int i = 0; i < count; ++i) {
+    Weight w{.name = arguments[i], .rows = 0, .columns = 0};
+    if (std::sscanf(arguments[i], "%ldx%ldx%ld", &w.rows, &w.columns, &w.count) != 3) {
+      fmt::print(stderr, "{} is not ROWSxCOLUMNSxCOUNT\n", arguments[i]);
+      std::exit(2);
+    }
+    weights.push_back(w);
+  }
+  return weights;
 }
 
 }  // namespace
@@ -138,14 +179,13 @@ int main(int argc, char** argv) {
   const std::int64_t tokens = argc > 2 ? std::atoll(argv[2]) : 1024;
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 9;
   const tbb::global_control control(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(threads));
-  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
-    const std::string facts = kernels::Products(dtype).facts();
-    fmt::print("{} threads, {}\n", threads, facts);
-    // The limit of widened bf16 is fp32's: the processor has nothing better.
-    const Dtype limit = facts.find("widened") == std::string::npos ? dtype : Dtype::f32;
-    for (const Weight& w : kWeights) {
-      for (const Form form : {Form::nt, Form::nn, Form::tn}) compare(form, tokens, w, dtype, limit, threads, rounds);
-    }
+  if (argc > 5) {
+    const Dtype dtype = std::string(argv[4]) == "bf16" ? Dtype::bf16 : Dtype::f32;
+    const auto best = compare_all(parse_weights(argc - 5, argv + 5), dtype, tokens, threads, rounds);
+    fmt::print("best of oneDNN, weighted: nt {:.1f} nn {:.1f} tn {:.1f} GFLOP/s\n", best[0] / 1e9, best[1] / 1e9,
+               best[2] / 1e9);
+    return 0;
   }
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) compare_all(kWeights, dtype, tokens, threads, rounds);
   return 0;
 }

@@ -3,6 +3,7 @@
 // way.
 //
 //   own_trainer FOLDER HOST_MEMORY_BYTES [STEPS]      e.g. own_trainer runs/mlp 786432
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +21,7 @@ using Matrix = std::vector<float>;  // row-major, kBatch rows
 constexpr std::size_t kBatch = 32, kIn = 32, kHidden = 512, kPanel = 64;
 constexpr std::size_t kWidths[] = {kIn, kHidden, kHidden, 1};
 
-/// y = x · Wᵀ + b; parameter 2·layer is W, 2·layer + 1 is b.
+/// y = ReLU(x · Wᵀ + b), the last layer's without ReLU; parameter 2·layer is W, 2·layer + 1 is b.
 Matrix forward(TrainingSession& session, std::size_t layer, const Matrix& x) {
   const std::size_t in = kWidths[layer], out = kWidths[layer + 1];
   Matrix y(kBatch * out);
@@ -32,7 +33,7 @@ Matrix forward(TrainingSession& session, std::size_t layer, const Matrix& x) {
       for (std::size_t r = 0; r < rows; ++r) {
         float sum = b.fp32()[r];
         for (std::size_t k = 0; k < in; ++k) sum += w.fp32()[r * in + k] * x[s * in + k];
-        y[s * out + row + r] = sum;
+        y[s * out + row + r] = layer < 2 ? std::max(sum, 0.0f) : sum;
       }
   }
   return y;
@@ -70,11 +71,7 @@ float train_step(TrainingSession& session, std::mt19937& random) {
   Matrix targets(kBatch);
   for (float& v : inputs[0]) v = normal(random);
   for (std::size_t s = 0; s < kBatch; ++s) targets[s] = std::sin(inputs[0][s * kIn]) + 0.5f * inputs[0][s * kIn + 1];
-  for (std::size_t layer = 0; layer < 3; ++layer) {
-    inputs[layer + 1] = forward(session, layer, inputs[layer]);
-    if (layer < 2)
-      for (float& v : inputs[layer + 1]) v = std::max(v, 0.0f);
-  }
+  for (std::size_t layer = 0; layer < 3; ++layer) inputs[layer + 1] = forward(session, layer, inputs[layer]);
   float loss = 0;
   Matrix d(kBatch);
   for (std::size_t s = 0; s < kBatch; ++s) {
@@ -104,11 +101,9 @@ int main(int argc, char** argv) try {
     for (std::uint64_t i = 0; i < count; ++i)  // a hash of the element: the same for any layout
       values[i] = scale * std::sin(static_cast<float>((first + i) * 2654435761u % 100003 + 7 * p));
   };
+  const std::uint64_t memory = std::strtoull(argv[2], nullptr, 10), workspace = 2 * kPanel * kHidden * sizeof(float);
   TrainingSession session(parameters,
-                          {.folder = argv[1],
-                           .host_memory = std::strtoull(argv[2], nullptr, 10),
-                           .chunk_size = 64 * 1024,
-                           .workspace = 2 * kPanel * kHidden * sizeof(float)},
+                          {.folder = argv[1], .host_memory = memory, .chunk_size = 64 * 1024, .workspace = workspace},
                           initializer);
   const std::uint64_t steps = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 120;
   while (session.steps() < steps) {
@@ -121,7 +116,6 @@ int main(int argc, char** argv) try {
   const transload::MemoryUse use = session.memory_use();
   std::fprintf(stderr, "host peak %.2f of %.2f MiB; NVMe %.1f MiB read, %.1f MiB written\n", use.host_peak / 1048576.0,
                use.host_budget / 1048576.0, use.nvme_read / 1048576.0, use.nvme_written / 1048576.0);
-  return 0;
 } catch (const std::exception& e) {
   std::fprintf(stderr, "own_trainer: %s\n", e.what());
   return 1;

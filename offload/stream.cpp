@@ -20,7 +20,6 @@ void QueueStream::rethrow_locked() {
 void QueueStream::submit(Task task) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return tail_ - head_ < ring_.size(); });
-  rethrow_locked();
   ring_[tail_ % ring_.size()] = std::move(task);
   ++tail_;
   lock.unlock();

@@ -8,8 +8,7 @@
 //   NullStream    drops tasks (dry run).
 //
 // Tasks are callables of at most Task::kCapacity bytes, copied in; they must not throw past the queue: the first
-// exception is kept, later tasks are skipped (their destructors run), synchronize() and every later launch() rethrow
-// it.
+// exception is kept, later tasks are skipped (their destructors run on the stream's thread), synchronize() rethrows it.
 #pragma once
 
 #include <condition_variable>

@@ -1,6 +1,7 @@
 #include "kernels/cpu/products.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/cpu/parallel.h"
@@ -121,18 +122,19 @@ struct Products::Impl {
     return {to, element, rows, columns, columns, block};
   }
 
-  /// C[T,h] = A · Bᵀ: each tile is made densely, then handed to store(tile, sums) while it is in cache.
-  template <class Store>
+  /// C[T,h] = A · Bᵀ, tile by tile: into what place(tile) answers {address, leading dimension}, then done(tile) while
+  /// the tile is in cache.
+  template <class Place, class Done>
   void nt(const void* a, std::int64_t lda, const void* b, std::int64_t T, std::int64_t h, std::int64_t K,
-          std::byte* scratch, const Store& store) const {
+          std::byte* scratch, const Place& place, const Done& done) const {
     const Operand left = plain(a, lda, T, K, scratch), right = plain(b, K, h, K, scratch);
     Tiling(T, h).for_each([&](const Tile& t) {
-      TileForm form{.m = t.rows, .n = t.columns, .k = K, .lda = left.ld, .ldb = right.ld, .ldc = t.columns};
+      const auto [c, ldc] = place(t);
+      TileForm form{.m = t.rows, .n = t.columns, .k = K, .lda = left.ld, .ldb = right.ld, .ldc = ldc};
       form.b_transposed = true;
       form.operands = operands();
-      float* sums = thread_buffer(1, kTileRows * kTileColumns);
-      tile_product(form, left.from_row(t.row), right.from_row(t.column), sums);
-      store(t, sums);
+      tile_product(form, left.from_row(t.row), right.from_row(t.column), c);
+      done(t, c);
     });
   }
 
@@ -140,12 +142,20 @@ struct Products::Impl {
   template <class To>
   void nt_rounded(const void* a, std::int64_t lda, const void* b, const float* bias, To* c, std::int64_t ldc,
                   std::int64_t T, std::int64_t h, std::int64_t K, std::byte* scratch) const {
-    nt(a, lda, b, T, h, K, scratch, [&](const Tile& t, const float* sums) {
+    const auto dense = [](const Tile& t) { return std::pair(thread_buffer(1, kTileRows * kTileColumns), t.columns); };
+    nt(a, lda, b, T, h, K, scratch, dense, [&](const Tile& t, const float* sums) {
       const float* part = bias == nullptr ? nullptr : bias + t.column;
       for (std::int64_t r = 0; r < t.rows; ++r) {
         round_row(sums + r * t.columns, part, c + (t.row + r) * ldc + t.column, t.columns);
       }
     });
+  }
+
+  /// nt whose result needs neither bias nor rounding.
+  void nt_direct(const void* a, std::int64_t lda, const void* b, float* c, std::int64_t ldc, std::int64_t T,
+                 std::int64_t h, std::int64_t K, std::byte* scratch) const {
+    const auto in_place = [&](const Tile& t) { return std::pair(c + t.row * ldc + t.column, ldc); };
+    nt(a, lda, b, T, h, K, scratch, in_place, [](const Tile&, const float*) {});
   }
 };
 
@@ -166,7 +176,7 @@ void Products::nt(const void* a, std::int64_t lda, const void* b, const float* b
 
 void Products::nt_f32(const void* a, std::int64_t lda, const void* b, float* c, std::int64_t ldc, std::int64_t T,
                       std::int64_t h, std::int64_t K, std::byte* scratch) {
-  impl_->nt_rounded(a, lda, b, nullptr, c, ldc, T, h, K, scratch);
+  impl_->nt_direct(a, lda, b, c, ldc, T, h, K, scratch);
 }
 
 void Products::nn(const void* a, std::int64_t lda, const void* b, float* c, std::int64_t ldc, std::int64_t T,

@@ -57,8 +57,9 @@ void add_shape(std::vector<Setting>& s) {
                [](TrainOptions& o, Text v, Text w) { o.steps = parse_count(v, w, 1); }});
   s.push_back({"evaluate-every", "N", group, "validation loss every N steps", false,
                [](TrainOptions& o, Text v, Text w) { o.evaluate_every = parse_count(v, w, 0); }});
-  s.push_back({"recompute", "WHAT", group, "layer (default): inner activations are computed again in backward | none",
-               false, [](TrainOptions& o, Text v, Text w) {
+  s.push_back({"recompute", "WHAT", group,
+               "layer (default): inner activations and logits are computed again in backward | none", false,
+               [](TrainOptions& o, Text v, Text w) {
                  o.shape.recompute = parse_choice(v, w, {"none", "layer"}) == 0 ? Recompute::none : Recompute::layer;
                }});
 }

@@ -18,8 +18,8 @@ void bias_gradient(StepContext& ctx, const Affine& a, Rows<const T> dy, std::int
                    const PanelBuffers<T>& buffers) {
   if (!a.bias.valid() || !ctx.trains(a.bias)) return;
   const std::uint64_t width = ctx.layout.param(a.bias).elements();
-  ctx.stream.launch([dy, tokens, width, db = buffers.vector_gradients[0], scratch = buffers.scratch] {
-    kernels::column_sum(dy.data, dy.ld, db, tokens, static_cast<std::int64_t>(width), scratch);
+  ctx.stream.launch([&k = ctx.kernels, dy, tokens, width, db = buffers.vector_gradients[0], scratch = buffers.scratch] {
+    k.column_sum(dy.data, dy.ld, db, tokens, static_cast<std::int64_t>(width), scratch);
   });
   ctx.contribute(a.bias, 0, width, buffers.vector_gradients[0]);
 }
@@ -34,9 +34,9 @@ void weight_gradient(StepContext& ctx, ParamId weight, Rows<const T> of_rows, Ro
   const std::int64_t height = kernels::panel_rows(rows, columns);
   for (std::int64_t first = 0; first < rows; first += height) {
     const std::int64_t h = std::min(height, rows - first);
-    ctx.stream.launch([&products = ctx.products, of_rows, of_columns, first, h, columns, tokens, g = buffers.gradient,
+    ctx.stream.launch([&k = ctx.kernels, of_rows, of_columns, first, h, columns, tokens, g = buffers.gradient,
                        scratch = buffers.scratch] {
-      products.tn(of_rows.data + first, of_rows.ld, of_columns.data, of_columns.ld, g, tokens, h, columns, scratch);
+      k.tn(of_rows.data + first, of_rows.ld, of_columns.data, of_columns.ld, g, tokens, h, columns, scratch);
     });
     ctx.contribute(weight, static_cast<std::uint64_t>(first * columns), static_cast<std::uint64_t>(h * columns),
                    buffers.gradient);
@@ -57,11 +57,10 @@ void linear_forward(StepContext& ctx, const Affine& a, Rows<const T> x, Rows<T> 
   const float* bias = load_bias(ctx, a, buffers);
   for_each_panel(
       ctx, a.weight, buffers.weights, [&](std::int64_t first, std::int64_t rows, const PanelSource<T>& source) {
-        ctx.stream.launch(
-            [&products = ctx.products, x, y, bias, first, rows, in, tokens, source, scratch = buffers.scratch] {
-              products.nt(x.data, x.ld, source.get(), bias == nullptr ? nullptr : bias + first, y.data + first, y.ld,
-                          tokens, rows, in, scratch);
-            });
+        ctx.stream.launch([&k = ctx.kernels, x, y, bias, first, rows, in, tokens, source, scratch = buffers.scratch] {
+          k.nt(x.data, x.ld, source.get(k), bias == nullptr ? nullptr : bias + first, y.data + first, y.ld, tokens,
+               rows, in, scratch);
+        });
       });
 }
 
@@ -73,9 +72,9 @@ void linear_backward(StepContext& ctx, const Affine& a, Rows<const T> x, Rows<co
   const std::int64_t in = columns_of<T>(ctx, a);
   for_each_panel(ctx, a.weight, buffers.weights,
                  [&](std::int64_t first, std::int64_t rows, const PanelSource<T>& source) {
-                   ctx.stream.launch([&products = ctx.products, dy, dx, add = accumulate || first > 0, first, rows, in,
-                                      tokens, source, scratch = buffers.scratch] {
-                     products.nn(dy.data + first, dy.ld, source.get(), dx, in, tokens, rows, in, add, scratch);
+                   ctx.stream.launch([&k = ctx.kernels, dy, dx, add = accumulate || first > 0, first, rows, in, tokens,
+                                      source, scratch = buffers.scratch] {
+                     k.nn(dy.data + first, dy.ld, source.get(k), dx, in, tokens, rows, in, add, scratch);
                    });
                  });
 }
@@ -86,14 +85,13 @@ void conv1d_forward(StepContext& ctx, const Affine& a, Rows<const T> x, const T*
   const std::int64_t out = columns_of<T>(ctx, a);
   for_each_panel(
       ctx, a.weight, buffers.weights, [&](std::int64_t first, std::int64_t rows, const PanelSource<T>& source) {
-        ctx.stream.launch(
-            [&products = ctx.products, x, sums, first, rows, out, tokens, source, scratch = buffers.scratch] {
-              products.nn(x.data + first, x.ld, source.get(), sums, out, tokens, rows, out, first > 0, scratch);
-            });
+        ctx.stream.launch([&k = ctx.kernels, x, sums, first, rows, out, tokens, source, scratch = buffers.scratch] {
+          k.nn(x.data + first, x.ld, source.get(k), sums, out, tokens, rows, out, first > 0, scratch);
+        });
       });
   const float* bias = load_bias(ctx, a, buffers);
   ctx.stream.launch(
-      [sums, bias, residual, y, tokens, out] { kernels::round_rows(sums, bias, residual, y, tokens, out); });
+      [&k = ctx.kernels, sums, bias, residual, y, tokens, out] { k.round_rows(sums, bias, residual, y, tokens, out); });
 }
 
 template <class T>
@@ -105,10 +103,9 @@ void conv1d_backward(StepContext& ctx, const Affine& a, Rows<const T> x, const T
   bias_gradient(ctx, a, dy_rows, tokens, buffers);
   for_each_panel(
       ctx, a.weight, buffers.weights, [&](std::int64_t first, std::int64_t rows, const PanelSource<T>& source) {
-        ctx.stream.launch(
-            [&products = ctx.products, dy, dx, first, rows, out, tokens, source, scratch = buffers.scratch] {
-              products.nt(dy, out, source.get(), nullptr, dx.data + first, dx.ld, tokens, rows, out, scratch);
-            });
+        ctx.stream.launch([&k = ctx.kernels, dy, dx, first, rows, out, tokens, source, scratch = buffers.scratch] {
+          k.nt(dy, out, source.get(k), nullptr, dx.data + first, dx.ld, tokens, rows, out, scratch);
+        });
       });
 }
 

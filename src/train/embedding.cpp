@@ -17,7 +17,7 @@ std::pair<std::int64_t, std::int64_t> rows_of(const Piece& piece, std::int64_t w
 }  // namespace
 
 template <class T>
-Embedding<T>::Embedding(const ModelConfig& config, const Layout& layout, const kernels::Products& products,
+Embedding<T>::Embedding(const ModelConfig& config, const Layout& layout, const StepKernels& kernels,
                         std::int64_t length, std::int64_t tokens)
     : length_(length), width_(config.hidden) {
   if (config.family == Family::gpt2) {
@@ -30,13 +30,18 @@ Embedding<T>::Embedding(const ModelConfig& config, const Layout& layout, const k
     table_ = layout.find("model.embed_tokens.weight");
   }
   const ParamId params[] = {table_, positions_};
-  sizes_ = PanelSizes::of(layout, products, params, tokens);
+  sizes_ = PanelSizes::of(layout, kernels, params, tokens);
   sorted_.reserve(static_cast<std::size_t>(tokens));
 }
 
 template <class T>
 bool Embedding<T>::trains(const Layout& layout) const {
   return !layout.param(table_).frozen || (positions_.valid() && !layout.param(positions_).frozen);
+}
+
+template <class T>
+void Embedding<T>::mirror_constants(StepKernels& kernels) const {
+  if (!position_ids_.empty()) kernels.mirror(position_ids_.data(), position_ids_.size() * sizeof(std::int32_t));
 }
 
 template <class T>
@@ -51,10 +56,10 @@ void Embedding<T>::gather(StepContext& ctx, const Piece& piece, const std::int32
                           T* x) {
   Pin pin = ctx.optimizer.use_weights(piece.chunk);
   ctx.stream.wait(pin.ready);
-  ctx.stream.launch([ids, tokens, width = width_, view = pin.view, piece_begin = piece.chunk_begin * sizeof(T),
-                     param_begin = piece.param_begin, count = piece.count, add, x] {
-    kernels::embedding_gather(ids, tokens, width, view, piece_begin, param_begin, count, add, x);
-  });
+  ctx.stream.launch([&k = ctx.kernels, ids, tokens, width = width_, view = pin.view,
+                     piece_begin = piece.chunk_begin * sizeof(T), param_begin = piece.param_begin, count = piece.count,
+                     add,
+                     x] { k.embedding_gather(ids, tokens, width, view, piece_begin, param_begin, count, add, x); });
   ctx.blocks.unpin(std::move(pin), ctx.stream);
 }
 
@@ -84,8 +89,8 @@ void Embedding<T>::scatter(StepContext& ctx, ParamId table, float* gradient, con
   const auto step = static_cast<std::uint64_t>(kernels::panel_rows(rows, width_) * width_);
   for (std::uint64_t begin = 0; begin < elements; begin += step) {
     const std::uint64_t end = std::min(elements, begin + step);
-    ctx.stream.launch([ids, tokens, width = width_, dx, begin, end, gradient] {
-      kernels::embedding_scatter(ids, tokens, width, dx, begin, end, gradient);
+    ctx.stream.launch([&k = ctx.kernels, ids, tokens, width = width_, dx, begin, end, gradient] {
+      k.embedding_scatter(ids, tokens, width, dx, begin, end, gradient);
     });
     ctx.contribute(table, begin, end - begin, gradient);
   }

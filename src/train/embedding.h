@@ -14,13 +14,14 @@ template <class T>
 class Embedding {
  public:
   /// `tokens`: the most that one call takes; a multiple of `length`.
-  Embedding(const ModelConfig& config, const Layout& layout, const kernels::Products& products, std::int64_t length,
+  Embedding(const ModelConfig& config, const Layout& layout, const StepKernels& kernels, std::int64_t length,
             std::int64_t tokens);
   ParamId table() const { return table_; }
   ParamId positions() const { return positions_; }  ///< invalid: none
   bool trains(const Layout& layout) const;
   /// Scratch of backward; forward needs none.
   std::uint64_t backward_bytes() const;
+  void mirror_constants(StepKernels& kernels) const;
 
   /// x[t, :] = table[ids[t], :] (+ positions[t mod length, :]). ids are read on the stream, too.
   void forward(StepContext& ctx, const std::int32_t* ids, std::int64_t tokens, T* x);

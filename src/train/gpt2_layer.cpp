@@ -65,7 +65,7 @@ template <class T>
 class Gpt2Layer final : public PlacedLayer<T, Inner<T>, Buffers<T>> {
  public:
   Gpt2Layer(const ModelConfig& config, const Layout& layout, std::int64_t index, const LayerShape& shape,
-            const kernels::Products& products);
+            const StepKernels& kernels);
 
   void forward_inner(StepContext& ctx, Scratch scratch, const T* x, std::byte* inner, T* h) override;
   void forward_output(StepContext& ctx, Scratch scratch, const std::byte* inner, T* y) override;
@@ -87,7 +87,7 @@ class Gpt2Layer final : public PlacedLayer<T, Inner<T>, Buffers<T>> {
 
 template <class T>
 Gpt2Layer<T>::Gpt2Layer(const ModelConfig& config, const Layout& layout, std::int64_t index, const LayerShape& shape,
-                        const kernels::Products& products)
+                        const StepKernels& kernels)
     : Base(shape), gelu_(gelu_of(config.activation)) {
   const auto find = [&](const std::string& name, const char* what) {
     return layout.find(fmt::format("transformer.h.{}.{}.{}", index, name, what));
@@ -106,7 +106,7 @@ Gpt2Layer<T>::Gpt2Layer(const ModelConfig& config, const Layout& layout, std::in
   std::vector<ParamId> params;
   for (const Norm& n : {norm1_, norm2_}) params.insert(params.end(), {n.weight, n.bias});
   for (const Affine& a : {qkv_, out_, fc_, proj_}) params.insert(params.end(), {a.weight, a.bias});
-  Base::size_panels(layout, products, params);
+  Base::size_panels(layout, kernels, params);
 }
 
 template <class T>
@@ -127,8 +127,9 @@ void Gpt2Layer<T>::forward_output(StepContext& ctx, Scratch scratch, const std::
   const LayerShape& s = shape_;
   const Inner<T> in = inner_at(inner);
   const Buffers<T> b = buffers(scratch, false);
-  ctx.stream.launch(
-      [u = in.u, act = b.act, kind = gelu_, n = s.tokens * s.intermediate] { kernels::gelu<T>(kind, u, act, n); });
+  ctx.stream.launch([&k = ctx.kernels, u = in.u, act = b.act, kind = gelu_, n = s.tokens * s.intermediate] {
+    k.gelu(kind, u, act, n);
+  });
   conv1d_forward<T>(ctx, proj_, {b.act, s.intermediate}, in.x2, b.sums, y, s.tokens, b.panel);
 }
 
@@ -145,9 +146,10 @@ template <class T>
 void Gpt2Layer<T>::backward_mlp(StepContext& ctx, const Buffers<T>& b, const Inner<T>& in, T* dy) const {
   const LayerShape& s = shape_;
   const std::int64_t n = s.tokens * s.intermediate;
-  ctx.stream.launch([u = in.u, act = b.act, kind = gelu_, n] { kernels::gelu<T>(kind, u, act, n); });
+  ctx.stream.launch([&k = ctx.kernels, u = in.u, act = b.act, kind = gelu_, n] { k.gelu(kind, u, act, n); });
   conv1d_backward<T>(ctx, proj_, {b.act, s.intermediate}, dy, {b.act, s.intermediate}, s.tokens, b.panel);
-  ctx.stream.launch([u = in.u, act = b.act, kind = gelu_, n] { kernels::gelu_backward<T>(kind, u, act, u, n); });
+  ctx.stream.launch(
+      [&k = ctx.kernels, u = in.u, act = b.act, kind = gelu_, n] { k.gelu_backward(kind, u, act, u, n); });
   norm_forward<T>(ctx, norm2_, in.x2, b.h, s.tokens, b.panel);
   conv1d_backward<T>(ctx, fc_, {b.h, s.hidden}, in.u, {b.h, s.hidden}, s.tokens, b.panel);
   norm_backward<T>(ctx, norm2_, in.x2, b.h, dy, true, s.tokens, b.panel);
@@ -169,12 +171,12 @@ void Gpt2Layer<T>::backward_attention(StepContext& ctx, const Buffers<T>& b, con
 
 template <class T>
 std::unique_ptr<Layer<T>> make_gpt2_layer(const ModelConfig& config, const Layout& layout, std::int64_t index,
-                                          const LayerShape& shape, const kernels::Products& products) {
-  return std::make_unique<Gpt2Layer<T>>(config, layout, index, shape, products);
+                                          const LayerShape& shape, const StepKernels& kernels) {
+  return std::make_unique<Gpt2Layer<T>>(config, layout, index, shape, kernels);
 }
 template std::unique_ptr<Layer<float>> make_gpt2_layer(const ModelConfig&, const Layout&, std::int64_t,
-                                                       const LayerShape&, const kernels::Products&);
+                                                       const LayerShape&, const StepKernels&);
 template std::unique_ptr<Layer<bf16>> make_gpt2_layer(const ModelConfig&, const Layout&, std::int64_t,
-                                                      const LayerShape&, const kernels::Products&);
+                                                      const LayerShape&, const StepKernels&);
 
 }  // namespace transload

@@ -36,17 +36,19 @@ AttentionInner<T> AttentionInner<T>::place(Scratch& region, const LayerShape& s)
 
 template <class T>
 void attention_forward(StepContext& ctx, const LayerShape& s, const AttentionInner<T>& in, std::byte* scratch) {
-  ctx.stream.launch([shape = s.attention, in, k = s.query_width, v = s.query_width + s.kv_width, scratch] {
-    kernels::attention_forward<T>(shape, in.qkv, in.qkv + k, in.qkv + v, in.out, in.lse, scratch);
-  });
+  ctx.stream.launch(
+      [&k = ctx.kernels, shape = s.attention, in, k_at = s.query_width, v_at = s.query_width + s.kv_width, scratch] {
+        k.attention_forward(shape, in.qkv, in.qkv + k_at, in.qkv + v_at, in.out, in.lse, scratch);
+      });
 }
 
 template <class T>
 void attention_backward(StepContext& ctx, const LayerShape& s, const AttentionInner<T>& in, const T* dout, T* dqkv,
                         std::byte* scratch) {
-  ctx.stream.launch([shape = s.attention, in, dout, dqkv, k = s.query_width, v = s.query_width + s.kv_width, scratch] {
-    kernels::attention_backward<T>(shape, in.qkv, in.qkv + k, in.qkv + v, in.out, dout, in.lse, dqkv, dqkv + k,
-                                   dqkv + v, scratch);
+  ctx.stream.launch([&k = ctx.kernels, shape = s.attention, in, dout, dqkv, k_at = s.query_width,
+                     v_at = s.query_width + s.kv_width, scratch] {
+    k.attention_backward(shape, in.qkv, in.qkv + k_at, in.qkv + v_at, in.out, dout, in.lse, dqkv, dqkv + k_at,
+                         dqkv + v_at, scratch);
   });
 }
 

@@ -67,10 +67,9 @@ class PlacedLayer : public Layer<T> {
 
  protected:
   explicit PlacedLayer(const LayerShape& shape) : shape_(shape) {}
-  void size_panels(const Layout& layout, const kernels::Products& products, std::span<const ParamId> params) {
-    sizes_ = PanelSizes::of(layout, products, params, shape_.tokens);
-    sizes_.scratch_bytes =
-        std::max(sizes_.scratch_bytes, kernels::attention_scratch_bytes(shape_.attention, layout.weight_dtype()));
+  void size_panels(const Layout& layout, const StepKernels& kernels, std::span<const ParamId> params) {
+    sizes_ = PanelSizes::of(layout, kernels, params, shape_.tokens);
+    sizes_.scratch_bytes = std::max(sizes_.scratch_bytes, kernels.attention_scratch_bytes(shape_.attention));
   }
   Inner inner_at(const std::byte* region) const {
     Scratch scratch(const_cast<std::byte*>(region));
@@ -92,10 +91,10 @@ class PlacedLayer : public Layer<T> {
 /// `index`: which layer. References must outlive it.
 template <class T>
 std::unique_ptr<Layer<T>> make_llama_layer(const ModelConfig& config, const Layout& layout, std::int64_t index,
-                                           const LayerShape& shape, const kernels::Products& products,
+                                           const LayerShape& shape, const StepKernels& kernels,
                                            const RotaryTables& rotary);
 template <class T>
 std::unique_ptr<Layer<T>> make_gpt2_layer(const ModelConfig& config, const Layout& layout, std::int64_t index,
-                                          const LayerShape& shape, const kernels::Products& products);
+                                          const LayerShape& shape, const StepKernels& kernels);
 
 }  // namespace transload

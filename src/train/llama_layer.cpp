@@ -62,7 +62,7 @@ template <class T>
 class LlamaLayer final : public PlacedLayer<T, Inner<T>, Buffers<T>> {
  public:
   LlamaLayer(const ModelConfig& config, const Layout& layout, std::int64_t index, const LayerShape& shape,
-             const kernels::Products& products, const RotaryTables& rotary);
+             const StepKernels& kernels, const RotaryTables& rotary);
 
   void forward_inner(StepContext& ctx, Scratch scratch, const T* x, std::byte* inner, T* h) override;
   void forward_output(StepContext& ctx, Scratch scratch, const std::byte* inner, T* y) override;
@@ -91,7 +91,7 @@ class LlamaLayer final : public PlacedLayer<T, Inner<T>, Buffers<T>> {
 
 template <class T>
 LlamaLayer<T>::LlamaLayer(const ModelConfig& config, const Layout& layout, std::int64_t index, const LayerShape& shape,
-                          const kernels::Products& products, const RotaryTables& rotary)
+                          const StepKernels& kernels, const RotaryTables& rotary)
     : Base(shape), rotary_(rotary) {
   TRANSLOAD_CHECK(config.activation == "silu", "activation {} in a layer with SwiGLU", config.activation);
   const auto find = [&](const char* name) { return layout.find(fmt::format("model.layers.{}.{}", index, name)); };
@@ -114,15 +114,15 @@ LlamaLayer<T>::LlamaLayer(const ModelConfig& config, const Layout& layout, std::
     params.push_back(a.weight);
     params.push_back(a.bias);
   }
-  Base::size_panels(layout, products, params);
+  Base::size_panels(layout, kernels, params);
 }
 
 template <class T>
 void LlamaLayer<T>::rotate(StepContext& ctx, T* qkv, bool inverse) const {
-  ctx.stream.launch([s = shape_, qkv, inverse, cos = rotary_.cos.data(), sin = rotary_.sin.data()] {
+  ctx.stream.launch([&k = ctx.kernels, s = shape_, qkv, inverse, cos = rotary_.cos.data(), sin = rotary_.sin.data()] {
     const auto& a = s.attention;
-    kernels::rotary(qkv, s.qkv_width, s.tokens, a.length, a.heads, a.head_dim, cos, sin, inverse);
-    kernels::rotary(qkv + s.query_width, s.qkv_width, s.tokens, a.length, a.kv_heads, a.head_dim, cos, sin, inverse);
+    k.rotary(qkv, s.qkv_width, s.tokens, a.length, a.heads, a.head_dim, cos, sin, inverse);
+    k.rotary(qkv + s.query_width, s.qkv_width, s.tokens, a.length, a.kv_heads, a.head_dim, cos, sin, inverse);
   });
 }
 
@@ -139,7 +139,7 @@ void LlamaLayer<T>::forward_inner(StepContext& ctx, Scratch scratch, const T* x,
   rotate(ctx, in.attention.qkv, false);
   attention_forward(ctx, s, in.attention, panel.scratch);
   linear_forward(ctx, out_, {in.attention.out, s.query_width}, {in.x2, s.hidden}, s.tokens, panel);
-  ctx.stream.launch([x, x2 = in.x2, n = s.tokens * s.hidden] { kernels::add(x, x2, x2, n); });
+  ctx.stream.launch([&k = ctx.kernels, x, x2 = in.x2, n = s.tokens * s.hidden] { k.add(x, x2, x2, n); });
 
   norm_forward<T>(ctx, norm2_, in.x2, h, s.tokens, panel);
   linear_forward(ctx, gate_, h_rows, {in.gate, s.intermediate}, s.tokens, panel);
@@ -151,9 +151,10 @@ void LlamaLayer<T>::forward_output(StepContext& ctx, Scratch scratch, const std:
   const LayerShape& s = shape_;
   const Inner<T> in = inner_at(inner);
   const Buffers<T> b = buffers(scratch, false);
-  ctx.stream.launch([in, act = b.act, n = s.tokens * s.intermediate] { kernels::swiglu<T>(in.gate, in.up, act, n); });
+  ctx.stream.launch(
+      [&k = ctx.kernels, in, act = b.act, n = s.tokens * s.intermediate] { k.swiglu(in.gate, in.up, act, n); });
   linear_forward(ctx, down_, {b.act, s.intermediate}, {y, s.hidden}, s.tokens, b.panel);
-  ctx.stream.launch([x2 = in.x2, y, n = s.tokens * s.hidden] { kernels::add<T>(x2, y, y, n); });
+  ctx.stream.launch([&k = ctx.kernels, x2 = in.x2, y, n = s.tokens * s.hidden] { k.add(x2, y, y, n); });
 }
 
 template <class T>
@@ -169,18 +170,18 @@ template <class T>
 void LlamaLayer<T>::backward_mlp(StepContext& ctx, const Buffers<T>& b, const Inner<T>& in, T* dy) const {
   const LayerShape& s = shape_;
   const std::int64_t n = s.tokens * s.intermediate;
-  ctx.stream.launch([in, act = b.act, n] { kernels::swiglu<T>(in.gate, in.up, act, n); });
+  ctx.stream.launch([&k = ctx.kernels, in, act = b.act, n] { k.swiglu(in.gate, in.up, act, n); });
   linear_backward(ctx, down_, {b.act, s.intermediate}, {dy, s.hidden}, b.sums, false, s.tokens, b.panel);
-  ctx.stream.launch([in, act = b.act, sums = b.sums, tokens = s.tokens, width = s.intermediate] {
-    kernels::round_rows<T>(sums, nullptr, nullptr, act, tokens, width);
-    kernels::swiglu_backward<T>(in.gate, in.up, act, in.gate, in.up, tokens * width);
+  ctx.stream.launch([&k = ctx.kernels, in, act = b.act, sums = b.sums, tokens = s.tokens, width = s.intermediate] {
+    k.round_rows(sums, nullptr, nullptr, act, tokens, width);
+    k.swiglu_backward(in.gate, in.up, act, in.gate, in.up, tokens * width);
   });
   norm_forward<T>(ctx, norm2_, in.x2, b.h, s.tokens, b.panel);
   const Rows<const T> h{b.h, s.hidden};
   linear_backward(ctx, gate_, h, {in.gate, s.intermediate}, b.sums, false, s.tokens, b.panel);
   linear_backward(ctx, up_, h, {in.up, s.intermediate}, b.sums, true, s.tokens, b.panel);
-  ctx.stream.launch([sums = b.sums, dh = b.dh, tokens = s.tokens, width = s.hidden] {
-    kernels::round_rows<T>(sums, nullptr, nullptr, dh, tokens, width);
+  ctx.stream.launch([&k = ctx.kernels, sums = b.sums, dh = b.dh, tokens = s.tokens, width = s.hidden] {
+    k.round_rows(sums, nullptr, nullptr, dh, tokens, width);
   });
   norm_backward<T>(ctx, norm2_, in.x2, b.dh, dy, true, s.tokens, b.panel);
 }
@@ -191,8 +192,8 @@ void LlamaLayer<T>::backward_attention(StepContext& ctx, const Buffers<T>& b, co
                                        T* dy) const {
   const LayerShape& s = shape_;
   linear_backward(ctx, out_, {in.attention.out, s.query_width}, {dy, s.hidden}, b.sums, false, s.tokens, b.panel);
-  ctx.stream.launch([sums = b.sums, dout = b.dout, tokens = s.tokens, width = s.query_width] {
-    kernels::round_rows<T>(sums, nullptr, nullptr, dout, tokens, width);
+  ctx.stream.launch([&k = ctx.kernels, sums = b.sums, dout = b.dout, tokens = s.tokens, width = s.query_width] {
+    k.round_rows(sums, nullptr, nullptr, dout, tokens, width);
   });
   attention_backward<T>(ctx, s, in.attention, b.dout, b.dqkv, b.panel.scratch);
   rotate(ctx, b.dqkv, true);
@@ -200,8 +201,8 @@ void LlamaLayer<T>::backward_attention(StepContext& ctx, const Buffers<T>& b, co
   for (const Projection& p : qkv_)
     linear_backward(ctx, p.affine, {b.h, s.hidden}, {b.dqkv + p.column, s.qkv_width}, b.sums, p.column > 0, s.tokens,
                     b.panel);
-  ctx.stream.launch([sums = b.sums, dh = b.dh, tokens = s.tokens, width = s.hidden] {
-    kernels::round_rows<T>(sums, nullptr, nullptr, dh, tokens, width);
+  ctx.stream.launch([&k = ctx.kernels, sums = b.sums, dh = b.dh, tokens = s.tokens, width = s.hidden] {
+    k.round_rows(sums, nullptr, nullptr, dh, tokens, width);
   });
   norm_backward<T>(ctx, norm1_, x, b.dh, dy, true, s.tokens, b.panel);
 }
@@ -210,15 +211,13 @@ void LlamaLayer<T>::backward_attention(StepContext& ctx, const Buffers<T>& b, co
 
 template <class T>
 std::unique_ptr<Layer<T>> make_llama_layer(const ModelConfig& config, const Layout& layout, std::int64_t index,
-                                           const LayerShape& shape, const kernels::Products& products,
+                                           const LayerShape& shape, const StepKernels& kernels,
                                            const RotaryTables& rotary) {
-  return std::make_unique<LlamaLayer<T>>(config, layout, index, shape, products, rotary);
+  return std::make_unique<LlamaLayer<T>>(config, layout, index, shape, kernels, rotary);
 }
 template std::unique_ptr<Layer<float>> make_llama_layer(const ModelConfig&, const Layout&, std::int64_t,
-                                                        const LayerShape&, const kernels::Products&,
-                                                        const RotaryTables&);
+                                                        const LayerShape&, const StepKernels&, const RotaryTables&);
 template std::unique_ptr<Layer<bf16>> make_llama_layer(const ModelConfig&, const Layout&, std::int64_t,
-                                                       const LayerShape&, const kernels::Products&,
-                                                       const RotaryTables&);
+                                                       const LayerShape&, const StepKernels&, const RotaryTables&);
 
 }  // namespace transload

@@ -11,14 +11,15 @@ void norm_forward(StepContext& ctx, const Norm& norm, const T* x, T* y, std::int
   float* weight = buffers.vectors[0];
   load_vector<T>(ctx, norm.weight, weight);
   if (!norm.bias.valid()) {
-    ctx.stream.launch(
-        [x, weight, y, tokens, width, eps = norm.eps] { kernels::rms_norm(x, weight, y, tokens, width, eps); });
+    ctx.stream.launch([&k = ctx.kernels, x, weight, y, tokens, width, eps = norm.eps] {
+      k.rms_norm(x, weight, y, tokens, width, eps);
+    });
     return;
   }
   float* bias = buffers.vectors[1];
   load_vector<T>(ctx, norm.bias, bias);
-  ctx.stream.launch([x, weight, bias, y, tokens, width, eps = norm.eps] {
-    kernels::layer_norm(x, weight, bias, y, tokens, width, eps);
+  ctx.stream.launch([&k = ctx.kernels, x, weight, bias, y, tokens, width, eps = norm.eps] {
+    k.layer_norm(x, weight, bias, y, tokens, width, eps);
   });
 }
 
@@ -31,12 +32,12 @@ void norm_backward(StepContext& ctx, const Norm& norm, const T* x, const T* dy, 
   float* dweight = buffers.vector_gradients[0];
   float* dbias = buffers.vector_gradients[1];
   load_vector<T>(ctx, norm.weight, weight);
-  ctx.stream.launch([x, weight, dy, dx, accumulate, dweight, dbias, tokens, width, eps = norm.eps,
+  ctx.stream.launch([&k = ctx.kernels, x, weight, dy, dx, accumulate, dweight, dbias, tokens, width, eps = norm.eps,
                      rms = !norm.bias.valid(), scratch = buffers.scratch] {
     if (rms)
-      kernels::rms_norm_backward(x, weight, dy, dx, accumulate, dweight, tokens, width, eps, scratch);
+      k.rms_norm_backward(x, weight, dy, dx, accumulate, dweight, tokens, width, eps, scratch);
     else
-      kernels::layer_norm_backward(x, weight, dy, dx, accumulate, dweight, dbias, tokens, width, eps, scratch);
+      k.layer_norm_backward(x, weight, dy, dx, accumulate, dweight, dbias, tokens, width, eps, scratch);
   });
   ctx.contribute(norm.weight, 0, elements, dweight);
   if (norm.bias.valid()) ctx.contribute(norm.bias, 0, elements, dbias);

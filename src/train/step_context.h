@@ -6,8 +6,8 @@
 
 #include "chunk/layout.h"
 #include "engine/block_access.h"
-#include "kernels/cpu/products.h"
 #include "optim/optimizer.h"
+#include "train/step_kernels.h"
 
 namespace transload {
 
@@ -17,7 +17,7 @@ struct StepContext {
   Tier tier;
   Optimizer& optimizer;
   const Layout& layout;
-  kernels::Products& products;
+  StepKernels& kernels;
   bool training;  ///< false: forward only, nothing is kept for a backward
 
   /// Hands over a gradient; frozen parameters have none.
@@ -30,13 +30,13 @@ struct StepContext {
   void load(BlockId block, AccessKind kind, void* to, std::uint64_t bytes) {
     Pin pin = blocks.pin(block, tier, kind);
     stream.wait(pin.ready);
-    stream.launch([view = pin.view, to, bytes] { view.copy_out(to, 0, bytes); });
+    stream.launch([&k = kernels, view = pin.view, to, bytes] { k.copy_out(view, to, 0, bytes); });
     blocks.unpin(std::move(pin), stream);
   }
   void store(BlockId block, const void* from, std::uint64_t bytes) {
     Pin pin = blocks.pin(block, tier, AccessKind::write);
     stream.wait(pin.ready);
-    stream.launch([view = pin.view, from, bytes] { view.copy_in(from, 0, bytes); });
+    stream.launch([&k = kernels, view = pin.view, from, bytes] { k.copy_in(view, from, 0, bytes); });
     blocks.unpin(std::move(pin), stream);
   }
 };

@@ -13,11 +13,13 @@ double step_flops(const ModelConfig& config, const StepShape& shape) {
   const double attention = 2 * 2 * queries * (d(shape.length) + 1) / 2;
   const double head = 2 * hidden * d(config.vocab);
   // Backward: the gradients of input and weights (twice the forward); attention's has five products where forward has
-  // two; the head's logits are made again; recomputation repeats all of a layer but its last product.
+  // two; recomputation repeats
+  // all of a layer but its last product, and the head's logits.
   const double recomputed = shape.recompute == Recompute::layer ? projections + attention + up : 0;
   const double layer = 3 * (projections + up + down) + attention * (1 + 2.5) + recomputed;
+  const double head_products = shape.recompute == Recompute::layer ? 4 : 3;
   const double tokens = d(shape.batch) * d(shape.length) * d(shape.accumulate);
-  return tokens * (d(config.layers) * layer + 4 * head);
+  return tokens * (d(config.layers) * layer + head_products * head);
 }
 
 }  // namespace transload

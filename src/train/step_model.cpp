@@ -25,7 +25,7 @@ std::int64_t group_size(const ModelConfig& config, const StepShape& shape) {
 template <class T>
 class Model final : public StepModel {
  public:
-  Model(const ModelConfig& config, const Layout& layout, const StepShape& shape);
+  Model(const ModelConfig& config, const Layout& layout, const StepShape& shape, StepKernels& kernels);
 
   const std::vector<BlockSpec>& kept_blocks() const override { return kept_->specs(); }
   std::vector<std::uint32_t> contributions() const override;
@@ -49,13 +49,14 @@ class Model final : public StepModel {
   T* place_group(Scratch& scratch) const;
 
   StepContext context(const Runtime& rt, Optimizer& optimizer, bool training);
-  void take_tokens(const BlockAccess& blocks, std::span<const MicroBatch> batches);
+  void take_tokens(StepContext& ctx, std::span<const MicroBatch> batches);
   void forward(StepContext& ctx, std::int64_t micro_batches);
   void forward_layer(StepContext& ctx, Scratch scratch, std::int64_t l, std::int64_t m);
   void head(StepContext& ctx, std::int64_t micro_batches);
   void backward(StepContext& ctx);
   void backward_layer(StepContext& ctx, Scratch scratch, std::int64_t l, std::int64_t m);
   void embedding_backward(StepContext& ctx, Scratch scratch);
+  std::int64_t groups() const { return (shape_.accumulate + group_ - 1) / group_; }
   /// Calls fn(first micro-batch, count) for each group.
   template <class Fn>
   void for_each_group(std::int64_t micro_batches, Fn&& fn) const {
@@ -66,41 +67,42 @@ class Model final : public StepModel {
   StepShape shape_;
   std::int64_t tokens_, hidden_, group_;  // tokens_: of a micro-batch
   std::uint64_t input_bytes_;
-  kernels::Products products_;
+  StepKernels& kernels_;
   std::optional<RotaryTables> rotary_;
   std::vector<std::unique_ptr<Layer<T>>> layers_;
   std::optional<Embedding<T>> embedding_;
   std::optional<Head<T>> head_;
   std::optional<KeptBlocks> kept_;
+  bool constants_mirrored_ = false;             // on the stream
   std::vector<std::int32_t> inputs_, targets_;  // of all micro-batches of the call; read on the stream
-  double loss_ = 0;                             // written on the stream
 };
 
 template <class T>
-Model<T>::Model(const ModelConfig& config, const Layout& layout, const StepShape& shape)
+Model<T>::Model(const ModelConfig& config, const Layout& layout, const StepShape& shape, StepKernels& kernels)
     : layout_(layout),
       shape_(shape),
       tokens_(shape.batch * shape.length),
       hidden_(config.hidden),
       group_(group_size(config, shape)),
       input_bytes_(static_cast<std::uint64_t>(tokens_ * hidden_) * sizeof(T)),
-      products_(layout.weight_dtype()),
+      kernels_(kernels),
       inputs_(static_cast<std::size_t>(tokens_ * shape.accumulate)),
       targets_(inputs_.size()) {
   const LayerShape sizes = layer_shape(config, shape.batch, shape.length);
   if (config.family != Family::gpt2) rotary_.emplace(config.rope, config.head_dim, shape.length);
   for (std::int64_t l = 0; l < config.layers; ++l)
     layers_.push_back(config.family == Family::gpt2
-                          ? make_gpt2_layer<T>(config, layout, l, sizes, products_)
-                          : make_llama_layer<T>(config, layout, l, sizes, products_, *rotary_));
-  embedding_.emplace(config, layout, products_, shape.length, group_ * tokens_);
-  head_.emplace(config, layout, products_, group_ * tokens_);
-  kept_.emplace(config.layers, shape, layout.blocks().size(), input_bytes_, layers_.front()->inner_bytes());
+                          ? make_gpt2_layer<T>(config, layout, l, sizes, kernels_)
+                          : make_llama_layer<T>(config, layout, l, sizes, kernels_, *rotary_));
+  embedding_.emplace(config, layout, kernels_, shape.length, group_ * tokens_);
+  head_.emplace(config, layout, kernels_, group_ * tokens_);
+  kept_.emplace(config.layers, shape, layout.blocks().size(), input_bytes_, layers_.front()->inner_bytes(), groups(),
+                head_->logit_bytes());
 }
 
 template <class T>
 std::vector<std::uint32_t> Model<T>::contributions() const {
-  const auto groups = static_cast<std::uint32_t>((shape_.accumulate + group_ - 1) / group_);
+  const auto groups = static_cast<std::uint32_t>(this->groups());
   std::vector<std::uint32_t> uses(layout_.params().size(), static_cast<std::uint32_t>(shape_.accumulate));
   for (const ParamId p : {embedding_->table(), embedding_->positions(), head_->norm().weight, head_->norm().bias})
     if (p.valid()) uses[p.value] = groups;
@@ -171,14 +173,15 @@ StepContext Model<T>::context(const Runtime& rt, Optimizer& optimizer, bool trai
           .tier = rt.compute_tier,
           .optimizer = optimizer,
           .layout = layout_,
-          .products = products_,
+          .kernels = kernels_,
           .training = training};
 }
 
-/// Copies ids to memory that outlives every launch.
+/// Copies ids to memory that outlives every launch, and begins the sum of losses.
 template <class T>
-void Model<T>::take_tokens(const BlockAccess& blocks, std::span<const MicroBatch> batches) {
-  if (blocks.dry()) return;
+void Model<T>::take_tokens(StepContext& ctx, std::span<const MicroBatch> batches) {
+  if (ctx.blocks.dry()) return;
+  ctx.stream.synchronize();
   const auto tokens = static_cast<std::size_t>(tokens_);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const MicroBatch& batch = batches[m];
@@ -188,6 +191,15 @@ void Model<T>::take_tokens(const BlockAccess& blocks, std::span<const MicroBatch
     std::copy(batch.inputs.begin(), batch.inputs.end(), inputs_.begin() + static_cast<std::ptrdiff_t>(m * tokens));
     std::copy(batch.targets.begin(), batch.targets.end(), targets_.begin() + static_cast<std::ptrdiff_t>(m * tokens));
   }
+  ctx.stream.launch([&k = ctx.kernels, this] {
+    k.begin_loss();
+    for (const auto* ids : {&inputs_, &targets_}) k.mirror(ids->data(), ids->size() * sizeof(std::int32_t));
+    if (constants_mirrored_) return;
+    constants_mirrored_ = true;
+    embedding_->mirror_constants(k);
+    if (!rotary_) return;
+    for (const auto* table : {&rotary_->cos, &rotary_->sin}) k.mirror(table->data(), table->size() * sizeof(float));
+  });
 }
 
 /// The workspace of the next phase. Launches of the last one may still use theirs: they end first.
@@ -201,24 +213,22 @@ double Model<T>::forward_backward(const Runtime& rt, Optimizer& optimizer, std::
   StepContext ctx = context(rt, optimizer, true);
   TRANSLOAD_CHECK(ctx.blocks.dry() || static_cast<std::int64_t>(batches.size()) == shape_.accumulate,
                   "{} micro-batches for a step of {}", batches.size(), shape_.accumulate);
-  take_tokens(ctx.blocks, batches);
-  loss_ = 0;
+  take_tokens(ctx, batches);
   forward(ctx, shape_.accumulate);
   head(ctx, shape_.accumulate);
   backward(ctx);
   enter_phase(ctx, 0);
-  return loss_ / static_cast<double>(tokens_ * shape_.accumulate);
+  return ctx.blocks.dry() ? 0 : kernels_.loss() / static_cast<double>(tokens_ * shape_.accumulate);
 }
 
 template <class T>
 double Model<T>::evaluate(const Runtime& rt, Optimizer& optimizer, const MicroBatch& batch) {
   StepContext ctx = context(rt, optimizer, false);
-  take_tokens(ctx.blocks, {&batch, 1});
-  loss_ = 0;
+  take_tokens(ctx, {&batch, 1});
   forward(ctx, 1);
   head(ctx, 1);
   enter_phase(ctx, 0);
-  return loss_;
+  return ctx.blocks.dry() ? 0 : kernels_.loss();
 }
 
 template <class T>
@@ -256,10 +266,11 @@ void Model<T>::head(StepContext& ctx, std::int64_t micro_batches) {
     for (std::int64_t m = 0; m < count; ++m)
       ctx.load(kept_->input(layers, first + m), AccessKind::consume, x + m * tokens_ * hidden_, input_bytes_);
     const std::int32_t* targets = targets_.data() + first * tokens_;
-    head_->forward(ctx, scratch, x, targets, count * tokens_, &loss_);
+    const BlockId kept = ctx.training ? kept_->logits(first / group_) : BlockId{};
+    head_->forward(ctx, scratch, x, targets, count * tokens_, kept);
     if (!ctx.training) return;
     if (first == 0) ctx.blocks.begin_backward();
-    const T* dx = head_->backward(ctx, scratch, x, targets, count * tokens_, scale);
+    const T* dx = head_->backward(ctx, scratch, x, targets, count * tokens_, scale, kept);
     for (std::int64_t m = 0; m < count; ++m)
       ctx.store(kept_->flow(first + m), dx + m * tokens_ * hidden_, input_bytes_);
   });
@@ -303,10 +314,13 @@ void Model<T>::embedding_backward(StepContext& ctx, Scratch scratch) {
 }  // namespace
 
 template <class T>
-std::unique_ptr<StepModel> make_step_model(const ModelConfig& config, const Layout& layout, const StepShape& shape) {
-  return std::make_unique<Model<T>>(config, layout, shape);
+std::unique_ptr<StepModel> make_step_model(const ModelConfig& config, const Layout& layout, const StepShape& shape,
+                                           StepKernels& kernels) {
+  return std::make_unique<Model<T>>(config, layout, shape, kernels);
 }
-template std::unique_ptr<StepModel> make_step_model<float>(const ModelConfig&, const Layout&, const StepShape&);
-template std::unique_ptr<StepModel> make_step_model<bf16>(const ModelConfig&, const Layout&, const StepShape&);
+template std::unique_ptr<StepModel> make_step_model<float>(const ModelConfig&, const Layout&, const StepShape&,
+                                                           StepKernels&);
+template std::unique_ptr<StepModel> make_step_model<bf16>(const ModelConfig&, const Layout&, const StepShape&,
+                                                          StepKernels&);
 
 }  // namespace transload

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "train/step_kernels.h"
 #include "train/transformer.h"
 
 namespace transload {
@@ -21,6 +22,7 @@ class StepModel {
 
 /// T: float or bf16, the layout's weight dtype.
 template <class T>
-std::unique_ptr<StepModel> make_step_model(const ModelConfig& config, const Layout& layout, const StepShape& shape);
+std::unique_ptr<StepModel> make_step_model(const ModelConfig& config, const Layout& layout, const StepShape& shape,
+                                           StepKernels& kernels);
 
 }  // namespace transload

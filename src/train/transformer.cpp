@@ -9,10 +9,12 @@
 namespace transload {
 
 struct Transformer::Impl {
+  std::unique_ptr<StepKernels> kernels;
   std::unique_ptr<StepModel> model;
 };
 
-Transformer::Transformer(const ModelConfig& config, const Layout& layout, StepShape shape)
+Transformer::Transformer(const ModelConfig& config, const Layout& layout, StepShape shape,
+                         std::unique_ptr<StepKernels> kernels)
     : impl_(std::make_unique<Impl>()) {
   TRANSLOAD_CHECK(shape.batch > 0 && shape.length > 0 && shape.accumulate > 0 && config.layers > 0,
                   "a step of {} micro-batches of {} × {} tokens through {} layers", shape.accumulate, shape.batch,
@@ -22,8 +24,9 @@ Transformer::Transformer(const ModelConfig& config, const Layout& layout, StepSh
         "Samples of {} tokens are longer than the {} positions that this GPT-2 has; give a --sequence-length "
         "of at most {}.",
         shape.length, config.max_positions, config.max_positions));
-  impl_->model = layout.weight_dtype() == Dtype::bf16 ? make_step_model<bf16>(config, layout, shape)
-                                                      : make_step_model<float>(config, layout, shape);
+  impl_->kernels = kernels != nullptr ? std::move(kernels) : make_cpu_kernels(layout.weight_dtype());
+  impl_->model = layout.weight_dtype() == Dtype::bf16 ? make_step_model<bf16>(config, layout, shape, *impl_->kernels)
+                                                      : make_step_model<float>(config, layout, shape, *impl_->kernels);
 }
 Transformer::~Transformer() = default;
 

@@ -16,6 +16,7 @@
 #include "optim/optimizer.h"
 #include "train/data.h"
 #include "train/model_config.h"
+#include "train/step_kernels.h"
 
 namespace transload {
 
@@ -36,7 +37,9 @@ struct Runtime {
 /// What a call launches reads this object's memory: after an exception end the compute stream before destroying it.
 class Transformer {
  public:
-  Transformer(const ModelConfig& config, const Layout& layout, StepShape shape);
+  /// `kernels`: of the processor that computes; null: the CPU's.
+  Transformer(const ModelConfig& config, const Layout& layout, StepShape shape,
+              std::unique_ptr<StepKernels> kernels = nullptr);
   ~Transformer();
 
   /// Transient blocks that the step needs beside the layout's, in BlockId order from layout.blocks().size() on.

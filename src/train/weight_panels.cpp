@@ -13,9 +13,6 @@ std::span<const Piece> pieces_from(std::span<const Piece> pieces, std::uint64_t 
   return pieces.subspan(static_cast<std::size_t>(first - pieces.begin()));
 }
 
-void widen_run(const bf16* from, float* to, std::uint64_t n) { kernels::widen(from, to, static_cast<std::int64_t>(n)); }
-void widen_run(const float* from, float* to, std::uint64_t n) { std::memcpy(to, from, n * sizeof(float)); }
-
 }  // namespace
 
 template <class T>
@@ -42,8 +39,8 @@ Panel<T> open_panel(StepContext& ctx, ParamId p, std::int64_t first_row, std::in
       panel.pin = std::move(pin);
       break;
     }
-    ctx.stream.launch([view = pin.view, to_buffer = buffer + (from - begin), view_begin, view_end] {
-      view.copy_out(to_buffer, view_begin, view_end);
+    ctx.stream.launch([&k = ctx.kernels, view = pin.view, to_buffer = buffer + (from - begin), view_begin, view_end] {
+      k.copy_out(view, to_buffer, view_begin, view_end);
     });
     ctx.blocks.unpin(std::move(pin), ctx.stream);
   }
@@ -55,17 +52,13 @@ void load_vector(StepContext& ctx, ParamId p, float* to) {
   for (const Piece& piece : ctx.layout.pieces(p)) {
     Pin pin = ctx.optimizer.use_weights(piece.chunk);
     ctx.stream.wait(pin.ready);
-    ctx.stream.launch([view = pin.view, begin = piece.chunk_begin * sizeof(T), bytes = piece.count * sizeof(T),
-                       at = to + piece.param_begin] {
-      view.for_each_run(begin, begin + bytes, [&](const std::byte* data, std::uint64_t offset, std::uint64_t n) {
-        widen_run(reinterpret_cast<const T*>(data), at + (offset - begin) / sizeof(T), n / sizeof(T));
-      });
-    });
+    ctx.stream.launch([&k = ctx.kernels, view = pin.view, begin = piece.chunk_begin * sizeof(T), n = piece.count,
+                       at = to + piece.param_begin] { k.load(view, begin, n, static_cast<const T*>(nullptr), at); });
     ctx.blocks.unpin(std::move(pin), ctx.stream);
   }
 }
 
-PanelSizes PanelSizes::of(const Layout& layout, const kernels::Products& products, std::span<const ParamId> params,
+PanelSizes PanelSizes::of(const Layout& layout, const StepKernels& kernels, std::span<const ParamId> params,
                           std::int64_t tokens) {
   PanelSizes sizes;
   for (const ParamId p : params) {
@@ -73,14 +66,14 @@ PanelSizes PanelSizes::of(const Layout& layout, const kernels::Products& product
     const ParamSpec& spec = layout.param(p);
     if (spec.shape.size() < 2) {
       sizes.vector = std::max(sizes.vector, spec.elements());
-      sizes.scratch_bytes = std::max(sizes.scratch_bytes,
-                                     kernels::norm_scratch_bytes(tokens, static_cast<std::int64_t>(spec.elements())));
+      sizes.scratch_bytes =
+          std::max(sizes.scratch_bytes, kernels.norm_scratch_bytes(tokens, static_cast<std::int64_t>(spec.elements())));
       continue;
     }
     const auto columns = static_cast<std::int64_t>(spec.columns());
     const std::int64_t height = kernels::panel_rows(static_cast<std::int64_t>(spec.rows()), columns);
     sizes.elements = std::max(sizes.elements, static_cast<std::uint64_t>(height * columns));
-    sizes.scratch_bytes = std::max(sizes.scratch_bytes, products.scratch_bytes(tokens, height, columns));
+    sizes.scratch_bytes = std::max(sizes.scratch_bytes, kernels.product_scratch_bytes(tokens, height, columns));
   }
   return sizes;
 }

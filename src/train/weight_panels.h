@@ -14,18 +14,23 @@
 
 namespace transload {
 
-/// Where a launched closure finds a panel's elements; captured by value, get() called once, on the stream.
+/// Where launched closures find a panel's elements; captured by value, on the stream: get() first, once, then again().
 template <class T>
 struct PanelSource {
   BlockView view;
   std::uint64_t begin = 0, end = 0;  ///< bytes of `view`; equal: the elements are in `buffer` already
   T* buffer = nullptr;
 
-  const T* get() const {
+  const T* get(StepKernels& kernels) const {
     if (begin == end) return buffer;
     if (const std::byte* in_place = view.contiguous(begin, end)) return reinterpret_cast<const T*>(in_place);
-    view.copy_out(buffer, begin, end);
+    kernels.copy_out(view, buffer, begin, end);
     return buffer;
+  }
+  /// Where get() has put them.
+  const T* again() const {
+    const std::byte* in_place = begin == end ? nullptr : view.contiguous(begin, end);
+    return in_place == nullptr ? buffer : reinterpret_cast<const T*>(in_place);
   }
 };
 
@@ -41,7 +46,7 @@ struct Panel {
 template <class T>
 Panel<T> open_panel(StepContext& ctx, ParamId p, std::int64_t first_row, std::int64_t rows, T* buffer);
 
-/// Calls fn(first_row, rows, source) for each panel in ascending order; what fn launches may call source.get() once.
+/// Calls fn(first_row, rows, source) for each panel in ascending order; what fn launches may use the source.
 template <class T, class Fn>
 void for_each_panel(StepContext& ctx, ParamId p, T* buffer, Fn&& fn) {
   const auto rows = static_cast<std::int64_t>(ctx.layout.param(p).rows());
@@ -63,7 +68,7 @@ struct PanelSizes {
   std::uint64_t vector = 0;    ///< elements of the longest vector
   std::uint64_t scratch_bytes = 0;
 
-  static PanelSizes of(const Layout& layout, const kernels::Products& products, std::span<const ParamId> params,
+  static PanelSizes of(const Layout& layout, const StepKernels& kernels, std::span<const ParamId> params,
                        std::int64_t tokens);
 };
 

@@ -8,139 +8,21 @@
 #include <random>
 
 #include "base/error.h"
+#include "engine/engine_model.h"
 #include "engine/memory_store.h"
 
 using namespace transload;
-
-namespace {
-
-constexpr std::uint64_t kFrame = 4096;
-
-std::vector<BlockSpec> some_blocks(std::mt19937_64& random, int n) {
-  std::vector<BlockSpec> blocks;
-  for (int i = 0; i < n; ++i) {
-    BlockSpec b;
-    b.name = "block " + std::to_string(i);
-    b.bytes = 256 * (1 + random() % 40);  // up to 10 KiB: one to three frames
-    b.durable = i % 4 != 3;
-    blocks.push_back(b);
-  }
-  return blocks;
-}
-
-std::string read_out(const BlockView& view) {
-  std::string s(view.bytes(), '\0');
-  view.copy_out(s.data(), 0, view.bytes());
-  return s;
-}
-
-struct Model {
-  std::map<std::uint32_t, std::string> content;
-};
-
-/// One access by engine and model; compares what a reader sees. Work runs on `stream`.
-void access(Engine& engine, Model& model, Stream& stream, const std::vector<BlockSpec>& blocks, BlockId id, Tier tier,
-            AccessKind kind, std::uint64_t salt, std::atomic<int>& wrong) {
-  Pin pin = engine.pin(id, tier, kind);
-  stream.wait(pin.ready);
-  const BlockView view = pin.view;
-  std::string& now = model.content[id.value];
-  if (needs_content(kind))
-    stream.launch([view, expected = std::make_shared<std::string>(now), &wrong] {
-      if (read_out(view) != *expected) ++wrong;
-    });
-  if (makes_version(kind)) {
-    std::string next(blocks[id.value].bytes, '\0');
-    for (std::size_t i = 0; i < next.size(); ++i) next[i] = static_cast<char>(salt * 31 + i * 7 + id.value);
-    now = next;
-    stream.launch(
-        [view, bytes = std::make_shared<std::string>(next)] { view.copy_in(bytes->data(), 0, bytes->size()); });
-  }
-  if (kind == AccessKind::consume) model.content.erase(id.value);
-  engine.unpin(std::move(pin), stream);
-}
-
-AccessKind choose(std::mt19937_64& random, const Model& model, BlockId id, bool durable) {
-  if (!model.content.contains(id.value)) return AccessKind::write;
-  const auto r = random() % 10;
-  if (r < 5) return AccessKind::read;
-  if (r < 8) return AccessKind::update;
-  return durable || r == 8 ? AccessKind::write : AccessKind::consume;
-}
-
-/// A plan that means nothing: law 2.
-Plan random_plan(std::mt19937_64& random, std::size_t ticks, std::size_t blocks) {
-  Plan plan;
-  for (int tier = 0; tier < 2; ++tier)
-    for (std::uint32_t t = 0; t < ticks; ++t) {
-      if (random() % 3 == 0) plan.fetches[tier].push_back({BlockId(random() % blocks), t});
-      if (random() % 3 == 0) plan.drops[tier].push_back({BlockId(random() % blocks), t});
-    }
-  return plan;
-}
-
-void run_model(std::uint64_t seed, bool emulated, bool lru, bool with_plan) {
-  std::mt19937_64 random(seed);
-  const auto blocks = some_blocks(random, 24);
-  MemoryStore store(seed);
-  EngineOptions options;
-  options.frame_bytes = kFrame;
-  options.host_bytes = (12 + random() % 24) * kFrame;
-  options.device_bytes = emulated ? (8 + random() % 12) * kFrame : 0;
-  options.lru = lru;
-  const std::unique_ptr<Device> device = make_emulated_device(0);
-  options.device = device.get();
-  Engine engine(blocks, options, &store);
-  InlineStream inline_stream;
-  QueueStream compute(64), host(64);
-  Model model;
-  std::atomic<int> wrong{0};
-  Trace trace;
-  for (int i = 0; i < 200; ++i)
-    trace.accesses.push_back({BlockId(random() % blocks.size()), emulated && random() % 2 ? Tier::device : Tier::host,
-                              AccessKind::read, static_cast<std::uint32_t>(i + 1)});
-  if (with_plan) engine.set_plan(trace, random_plan(random, trace.accesses.size(), blocks.size()));
-  for (int step = 0; step < 6; ++step) {
-    engine.begin_step();
-    for (int i = 0; i < 200; ++i) {
-      const BlockId id(random() % blocks.size());
-      const Tier tier = emulated && random() % 2 ? Tier::device : Tier::host;
-      Stream& stream = !emulated ? static_cast<Stream&>(inline_stream) : tier == Tier::device ? compute : host;
-      access(engine, model, stream, blocks, id, tier, choose(random, model, id, blocks[id.value].durable), random(),
-             wrong);
-      if (i % 50 == 49) {
-        compute.synchronize();
-        const Tier grown = emulated ? Tier::device : Tier::host;
-        engine.workspace(grown, (random() % 5) * kFrame);
-      }
-    }
-    engine.end_step();
-    for (std::size_t i = 0; i < blocks.size(); ++i)
-      if (blocks[i].durable && !model.content.contains(static_cast<std::uint32_t>(i)))
-        access(engine, model, emulated ? static_cast<Stream&>(host) : inline_stream, blocks, BlockId(i), Tier::host,
-               AccessKind::write, 1, wrong);
-    compute.synchronize();
-    host.synchronize();
-    engine.commit("step");
-    for (std::size_t i = 0; i < blocks.size(); ++i)
-      if (blocks[i].durable)
-        REQUIRE(store.content(store.committed().blocks[i].slot) == model.content[static_cast<std::uint32_t>(i)]);
-  }
-  compute.synchronize();
-  host.synchronize();
-  CHECK(wrong == 0);
-  CHECK_FALSE(store.in_flight_at_commit);
-  const EngineCounters c = engine.counters();
-  CHECK(c.peak_bytes[1] <= options.host_bytes);
-  CHECK(c.peak_bytes[0] <= options.device_bytes);
-}
-
-}  // namespace
+using namespace transload::testing;
 
 TEST_CASE("every pin shows the bytes written last, whatever the plan says") {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     CAPTURE(seed);
-    run_model(seed, seed % 2 == 1, seed % 3 == 0, seed % 4 != 0);
+    const std::unique_ptr<Device> device = make_emulated_device(0);
+    QueueStream compute(64);
+    Processor processor;
+    if (seed % 2 == 1)
+      processor = {device.get(), &compute, [&](std::function<void()> work) { compute.launch(std::move(work)); }};
+    run_model(seed, processor, seed % 3 == 0, seed % 4 != 0);
   }
 }
 

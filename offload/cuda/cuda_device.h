@@ -1,0 +1,50 @@
+// CudaDevice: one GPU as a device tier. Copies go through pinned host memory where the system lets pages be locked;
+// where it does not, they still work, slower, and facts() says why.
+// No default-stream work, no device-wide synchronisation, nothing allocated after memory() and host_memory().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "offload/device.h"
+
+namespace transload::cuda {
+
+struct DeviceFacts {
+  int ordinal = 0;
+  std::string name;
+  int major = 0, minor = 0;  ///< compute capability
+  std::uint64_t total_bytes = 0, free_bytes = 0;
+  std::string pci;  ///< bus id
+};
+
+/// Devices that the driver shows. `reason` says why there are none (no driver, no device).
+std::vector<DeviceFacts> list_devices(std::string* reason);
+
+class CudaDevice final : public Device {
+ public:
+  /// InputError: no driver, no such device, no kernel for it in this binary.
+  explicit CudaDevice(int ordinal);
+  ~CudaDevice() override;
+
+  const DeviceFacts& facts() const { return facts_; }
+  /// Empty where host memory is page-locked; else what the system said, with the amount and the limit.
+  const std::string& unpinned_reason() const { return unpinned_reason_; }
+
+  std::unique_ptr<TierMemory> memory(std::uint64_t bytes) override;
+  std::unique_ptr<TierMemory> host_memory(std::uint64_t bytes, bool populate) override;
+  std::unique_ptr<Stream> make_stream(std::size_t capacity) override;
+  void copy(const BlockView& from, const BlockView& to, Stream& stream) override;
+  void move(std::byte* to, const std::byte* from, std::uint64_t bytes) override;
+
+ private:
+  DeviceFacts facts_;
+  std::string unpinned_reason_;
+  class MoveStream;
+  std::unique_ptr<MoveStream> moves_;
+  int streams_made_ = 0;
+};
+
+}  // namespace transload::cuda

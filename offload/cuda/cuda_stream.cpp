@@ -1,0 +1,122 @@
+#include "offload/cuda/cuda_stream.h"
+
+#include <utility>
+
+#include "offload/cuda/cuda_error.h"
+
+namespace transload::cuda {
+
+/// Host work on its way through both threads. Ends once, run or given up, and then its slot is free.
+class CudaStream::Marker {
+ public:
+  Marker(CudaStream* stream, std::size_t slot) : stream_(stream), slot_(slot) {}
+  Marker(Marker&& o) noexcept : stream_(std::exchange(o.stream_, nullptr)), slot_(o.slot_) {}
+  Marker(const Marker&) = delete;
+  Marker& operator=(Marker&&) = delete;
+  ~Marker() {
+    if (stream_ == nullptr) return;
+    // Given up: what host work stands for may be in use until the device has ended, or is known to have failed.
+    if (!ran_) cudaStreamSynchronize(stream_->get());
+    stream_->give_back(slot_);
+  }
+  /// On the issuing thread: what was issued so far gets an event; the rest is the completing thread's.
+  void issue() {
+    check(cudaEventRecord(stream_->handles_.events[slot_], stream_->get()), "cudaEventRecord", stream_->name_);
+    CudaStream& stream = *stream_;
+    stream.complete_.launch([marker = std::move(*this)]() mutable { marker.complete(); });
+  }
+  void complete() {
+    check(cudaEventSynchronize(stream_->handles_.events[slot_]), "cudaEventSynchronize", stream_->name_);
+    ran_ = true;
+    stream_->slots_[slot_].task();
+  }
+
+ private:
+  CudaStream* stream_;
+  std::size_t slot_;
+  bool ran_ = false;
+};
+
+CudaStream::Handles::Handles(const std::string& name, std::size_t count) {
+  try {
+    create(name, count);
+  } catch (...) {
+    destroy();
+    throw;
+  }
+}
+
+void CudaStream::Handles::create(const std::string& name, std::size_t count) {
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", name);
+  events.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "cudaEventCreateWithFlags",
+          name);
+    events.push_back(event);
+  }
+}
+
+CudaStream::Handles::~Handles() { destroy(); }
+
+void CudaStream::Handles::destroy() {
+  for (const cudaEvent_t event : events) cudaEventDestroy(event);
+  if (stream != nullptr) cudaStreamDestroy(stream);
+}
+
+CudaStream::CudaStream(std::string name, int device, std::size_t capacity)
+    : name_(std::move(name)), handles_(name_, capacity), slots_(capacity), complete_(capacity), issue_(2 * capacity) {
+  for (QueueStream* thread : {&issue_, &complete_})
+    thread->launch([this, device] { check(cudaSetDevice(device), "cudaSetDevice", name_); });
+}
+
+CudaStream::~CudaStream() = default;
+
+std::size_t CudaStream::take_slot() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i].taken) continue;
+      slots_[i].taken = true;
+      ++issued_;
+      return i;
+    }
+    freed_.wait(lock);
+  }
+}
+
+void CudaStream::give_back(std::size_t slot) {
+  slots_[slot].task = Task();  // its destructor may be what others wait for: before the slot counts as ended
+  {
+    std::lock_guard lock(mutex_);
+    slots_[slot].taken = false;
+  }
+  freed_.notify_all();
+  ended_.fetch_add(1, std::memory_order_release);
+  ended_.notify_all();
+}
+
+void CudaStream::submit(Task task) { issue_.launch(std::move(task)); }
+
+void CudaStream::submit_after(Task task) {
+  const std::size_t slot = take_slot();
+  slots_[slot].task = std::move(task);
+  issue_.launch([marker = Marker(this, slot)]() mutable { marker.issue(); });
+}
+
+void CudaStream::wait(Event event) { issue_.wait(event); }
+
+Event CudaStream::record() {
+  after([] {});
+  std::lock_guard lock(mutex_);
+  return {&ended_, issued_};
+}
+
+void CudaStream::synchronize() {
+  const Event end = record();
+  end.wait();
+  issue_.synchronize();
+  complete_.synchronize();
+}
+
+}  // namespace transload::cuda

@@ -1,0 +1,67 @@
+// CudaStream: a CUDA stream as a Stream. Two threads of its own:
+//   issue     runs what is launched: it waits for host events and hands kernels and copies to the device
+//   complete  waits for the CUDA event behind each piece of host work (after), then runs it
+// So nothing is polled, host work may call CUDA, and the device's errors reach whoever waits: the first one is kept,
+// later tasks are skipped. Events of CUDA are taken from a ring made at construction; a full ring is back-pressure.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "offload/stream.h"
+
+namespace transload::cuda {
+
+class CudaStream final : public Stream {
+ public:
+  /// `name` for messages; `device`: ordinal, made current on both threads.
+  CudaStream(std::string name, int device, std::size_t capacity);
+  ~CudaStream() override;  ///< drains
+
+  cudaStream_t get() const { return handles_.stream; }
+  const std::string& name() const { return name_; }
+
+  void wait(Event event) override;
+  Event record() override;
+  void synchronize() override;
+  bool is_inline() const override { return false; }
+
+ protected:
+  void submit(Task task) override;
+  void submit_after(Task task) override;
+
+ private:
+  struct Slot {
+    Task task;
+    bool taken = false;
+  };
+  /// CUDA's handles; destroyed after the threads that use them have ended.
+  struct Handles {
+    Handles(const std::string& name, std::size_t events);
+    Handles(const Handles&) = delete;
+    ~Handles();
+    void create(const std::string& name, std::size_t events_wanted);
+    void destroy();
+    cudaStream_t stream = nullptr;
+    std::vector<cudaEvent_t> events;
+  };
+  class Marker;
+  std::size_t take_slot();
+  void give_back(std::size_t slot);
+
+  const std::string name_;
+  const Handles handles_;
+  std::vector<Slot> slots_;
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  std::atomic<std::uint32_t> ended_{0};  ///< pieces of host work that have run or been given up
+  std::uint32_t issued_ = 0;             ///< guarded by mutex_
+  QueueStream complete_, issue_;         // issue_ ends first
+};
+
+}  // namespace transload::cuda

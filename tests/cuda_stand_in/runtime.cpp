@@ -1,0 +1,481 @@
+#include "runtime.h"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+
+struct CUevent_st {
+  std::uint64_t recorded = 0, ended = 0;  // guarded by the runtime's mutex
+  cudaError_t error = cudaSuccess;
+};
+
+namespace stand_in {
+namespace {
+
+struct Allocation {
+  std::size_t bytes = 0, mapped = 0;
+};
+
+/// All that the process has of CUDA.
+struct Runtime {
+  std::mutex mutex;
+  std::condition_variable changed;
+  Settings settings;
+  std::map<std::uintptr_t, Allocation> device, pinned;
+  std::map<std::uintptr_t, std::size_t> registered;
+  std::set<CUstream_st*> streams;
+  std::set<CUevent_st*> events;
+  cudaError_t sticky = cudaSuccess;
+  std::string fault_name;
+  std::uint64_t fault_in = 0;
+  cudaError_t fault = cudaSuccess;
+  bool fault_sticky = false;
+  std::map<std::string, std::uint64_t> counts;
+  std::uint64_t streams_made = 0;
+
+  std::mutex pages;
+  int working = 0;
+};
+
+Runtime& runtime() {
+  static Runtime r;
+  return r;
+}
+
+constexpr unsigned char kPoison = 0xCB;
+constexpr std::size_t kPage = 4096;
+
+std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+void protect_all(int how) {
+  Runtime& r = runtime();
+  for (const auto& [at, allocation] : r.device) ::mprotect(reinterpret_cast<void*>(at), allocation.mapped, how);
+}
+
+/// While one lives device memory can be touched.
+class DeviceWorks {
+ public:
+  DeviceWorks() {
+    Runtime& r = runtime();
+    std::lock_guard lock(r.pages);
+    if (r.working++ == 0) protect_all(PROT_READ | PROT_WRITE);
+  }
+  ~DeviceWorks() {
+    Runtime& r = runtime();
+    std::lock_guard lock(r.pages);
+    if (--r.working == 0) protect_all(PROT_NONE);
+  }
+};
+
+/// The answer of a call before it does anything.
+cudaError_t enter(const char* name) {
+  Runtime& r = runtime();
+  std::lock_guard lock(r.mutex);
+  ++r.counts[name];
+  if (r.fault_in > 0 && std::string(name).find(r.fault_name) != std::string::npos && --r.fault_in == 0) {
+    if (r.fault_sticky) r.sticky = r.fault;
+    return r.fault;
+  }
+  return r.sticky;
+}
+
+cudaError_t sticky() {
+  std::lock_guard lock(runtime().mutex);
+  return runtime().sticky;
+}
+
+/// Whether [at, at + bytes) lies in one of `ranges`.
+bool within(const std::map<std::uintptr_t, Allocation>& ranges, const void* at, std::size_t bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  auto found = ranges.upper_bound(address);
+  if (found == ranges.begin()) return false;
+  --found;
+  return address >= found->first && address + bytes <= found->first + found->second.bytes;
+}
+bool touches(const std::map<std::uintptr_t, Allocation>& ranges, const void* at, std::size_t bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  auto after = ranges.lower_bound(address + bytes);
+  if (after == ranges.begin()) return false;
+  --after;
+  return address < after->first + after->second.bytes;
+}
+
+std::uint64_t total(const std::map<std::uintptr_t, Allocation>& ranges) {
+  std::uint64_t bytes = 0;
+  for (const auto& [at, allocation] : ranges) bytes += allocation.bytes;
+  return bytes;
+}
+
+cudaError_t take(std::map<std::uintptr_t, Allocation>& ranges, void** pointer, std::size_t bytes, int protection) {
+  const std::size_t mapped = whole_pages(bytes == 0 ? 1 : bytes);
+  void* at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return cudaErrorMemoryAllocation;
+  std::memset(at, kPoison, mapped);
+  Runtime& r = runtime();
+  std::scoped_lock lock(r.mutex, r.pages);
+  if (r.working == 0) ::mprotect(at, mapped, protection);
+  ranges[reinterpret_cast<std::uintptr_t>(at)] = {bytes, mapped};
+  *pointer = at;
+  return cudaSuccess;
+}
+
+cudaError_t give(std::map<std::uintptr_t, Allocation>& ranges, void* pointer) {
+  if (pointer == nullptr) return cudaSuccess;
+  Runtime& r = runtime();
+  std::scoped_lock lock(r.mutex, r.pages);
+  const auto found = ranges.find(reinterpret_cast<std::uintptr_t>(pointer));
+  if (found == ranges.end()) return cudaErrorInvalidValue;
+  // Kept mapped and untouchable: whoever uses it afterwards is found.
+  ::mprotect(pointer, found->second.mapped, PROT_NONE);
+  ::madvise(pointer, found->second.mapped, MADV_DONTNEED);
+  ranges.erase(found);
+  return cudaSuccess;
+}
+
+}  // namespace
+}  // namespace stand_in
+
+using namespace stand_in;
+
+/// A queue with a thread of its own.
+struct CUstream_st {
+  explicit CUstream_st(std::uint64_t seed) : random(seed), thread([this] { run(); }) {}
+  ~CUstream_st() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+    }
+    changed.notify_all();
+    thread.join();
+  }
+  void put(std::function<void()> work) {
+    {
+      std::lock_guard lock(mutex);
+      queue.push_back(std::move(work));
+      ++issued;
+    }
+    changed.notify_all();
+  }
+  void drain() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return ended == issued; });
+  }
+  void run() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return stop || !queue.empty(); });
+      if (queue.empty()) return;
+      const std::function<void()> work = std::move(queue.front());
+      queue.pop_front();
+      lock.unlock();
+      if (const int most = runtime().settings.most_delay_us; most > 0)
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned>(most)));
+      work();
+      lock.lock();
+      ++ended;
+      changed.notify_all();
+    }
+  }
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> queue;
+  std::uint64_t issued = 0, ended = 0;
+  bool stop = false;
+  std::mt19937_64 random;
+  std::thread thread;
+};
+
+namespace stand_in {
+namespace {
+
+bool alive(cudaStream_t stream) {
+  Runtime& r = runtime();
+  std::lock_guard lock(r.mutex);
+  return r.streams.count(stream) == 1;
+}
+/// As the runtime's cudaFree and cudaFreeHost do.
+void drain_all() {
+  Runtime& r = runtime();
+  std::vector<CUstream_st*> streams;
+  {
+    std::lock_guard lock(r.mutex);
+    streams.assign(r.streams.begin(), r.streams.end());
+  }
+  for (CUstream_st* stream : streams) stream->drain();
+}
+
+bool alive(cudaEvent_t event) {
+  Runtime& r = runtime();
+  std::lock_guard lock(r.mutex);
+  return r.events.count(event) == 1;
+}
+
+}  // namespace
+
+void reset(const Settings& settings) {
+  Runtime& r = runtime();
+  std::lock_guard lock(r.mutex);
+  r.settings = settings;
+  r.sticky = r.fault = cudaSuccess;
+  r.fault_in = 0;
+  r.counts.clear();
+  r.streams_made = 0;
+}
+
+void fail_call(const std::string& name, std::uint64_t nth, cudaError_t error, bool sticky) {
+  Runtime& r = runtime();
+  std::lock_guard lock(r.mutex);
+  r.fault_name = name;
+  r.fault_in = nth;
+  r.fault = error;
+  r.fault_sticky = sticky;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> calls() {
+  Runtime& r = runtime();
+  std::lock_guard lock(r.mutex);
+  return {r.counts.begin(), r.counts.end()};
+}
+
+cudaError_t enqueue(cudaStream_t stream, const char*, std::function<void()> work) {
+  if (const cudaError_t error = enter("cudaLaunchKernel"); error != cudaSuccess) return error;
+  if (!alive(stream)) return cudaErrorInvalidResourceHandle;
+  stream->put([work = std::move(work)] {
+    if (sticky() != cudaSuccess) return;  // a device that has failed does nothing more
+    const DeviceWorks works;
+    work();
+  });
+  return cudaSuccess;
+}
+
+Live live() {
+  Runtime& r = runtime();
+  std::lock_guard lock(r.mutex);
+  return {r.streams.size(), r.events.size(), total(r.device), total(r.pinned)};
+}
+
+}  // namespace stand_in
+
+#define ENTER(name) \
+  if (const cudaError_t entered = enter(name); entered != cudaSuccess) return entered
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  ENTER("cudaGetDeviceCount");
+  const int devices = runtime().settings.devices;
+  if (devices < 0) return cudaErrorInsufficientDriver;  // and *count stays as it was
+  *count = devices;
+  return devices == 0 ? cudaErrorNoDevice : cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  ENTER("cudaGetDeviceProperties");
+  if (device < 0 || device >= runtime().settings.devices) return cudaErrorInvalidDevice;
+  *properties = {};
+  std::strcpy(properties->name, "stand-in");
+  properties->totalGlobalMem = runtime().settings.device_bytes;
+  properties->major = 9;
+  properties->multiProcessorCount = 2;
+  properties->pciBusID = device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  ENTER("cudaSetDevice");
+  return device < 0 || device >= runtime().settings.devices ? cudaErrorInvalidDevice : cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* all) {
+  ENTER("cudaMemGetInfo");
+  *all = runtime().settings.device_bytes;
+  *free = *all - live().device_bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
+  ENTER("cudaMalloc");
+  if (live().device_bytes + bytes > runtime().settings.device_bytes) return cudaErrorMemoryAllocation;
+  return take(runtime().device, pointer, bytes, PROT_NONE);
+}
+cudaError_t cudaFree(void* pointer) {
+  const cudaError_t entered = enter("cudaFree");
+  drain_all();
+  give(runtime().device, pointer);
+  return entered;
+}
+
+cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+  ENTER("cudaHostAlloc");
+  if (live().pinned_bytes + bytes > runtime().settings.pinned_bytes) return cudaErrorMemoryAllocation;
+  return take(runtime().pinned, pointer, bytes, PROT_READ | PROT_WRITE);
+}
+cudaError_t cudaFreeHost(void* pointer) {
+  const cudaError_t entered = enter("cudaFreeHost");
+  drain_all();
+  give(runtime().pinned, pointer);
+  return entered;
+}
+
+cudaError_t cudaHostRegister(void* pointer, std::size_t bytes, unsigned) {
+  ENTER("cudaHostRegister");
+  if (live().pinned_bytes + bytes > runtime().settings.pinned_bytes) return cudaErrorMemoryAllocation;
+  Runtime& r = runtime();
+  std::lock_guard lock(r.mutex);
+  const bool fresh = r.registered.emplace(reinterpret_cast<std::uintptr_t>(pointer), bytes).second;
+  return fresh ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
+}
+cudaError_t cudaHostUnregister(void* pointer) {
+  ENTER("cudaHostUnregister");
+  Runtime& r = runtime();
+  std::lock_guard lock(r.mutex);
+  return r.registered.erase(reinterpret_cast<std::uintptr_t>(pointer)) == 1 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  ENTER("cudaStreamCreateWithFlags");
+  Runtime& r = runtime();
+  std::lock_guard lock(r.mutex);
+  *stream = new CUstream_st(r.settings.seed * 1000003 + r.streams_made++);
+  r.streams.insert(*stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const cudaError_t entered = enter("cudaStreamDestroy");
+  if (!alive(stream)) return cudaErrorInvalidResourceHandle;
+  {
+    std::lock_guard lock(runtime().mutex);
+    runtime().streams.erase(stream);
+  }
+  delete stream;
+  return entered;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const cudaError_t entered = enter("cudaStreamSynchronize");
+  if (!alive(stream)) return cudaErrorInvalidResourceHandle;
+  stream->drain();
+  return entered != cudaSuccess ? entered : sticky();
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  ENTER("cudaEventCreateWithFlags");
+  Runtime& r = runtime();
+  std::lock_guard lock(r.mutex);
+  *event = new CUevent_st;
+  r.events.insert(*event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  const cudaError_t entered = enter("cudaEventDestroy");
+  Runtime& r = runtime();
+  std::unique_lock lock(r.mutex);
+  if (r.events.erase(event) != 1) return cudaErrorInvalidResourceHandle;
+  r.changed.wait(lock, [&] { return event->ended == event->recorded; });
+  delete event;
+  return entered;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  ENTER("cudaEventRecord");
+  if (!alive(event) || !alive(stream)) return cudaErrorInvalidResourceHandle;
+  {
+    std::lock_guard lock(runtime().mutex);
+    ++event->recorded;
+  }
+  stream->put([event] {
+    std::lock_guard lock(runtime().mutex);
+    ++event->ended;
+    runtime().changed.notify_all();
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  ENTER("cudaEventSynchronize");
+  if (!alive(event)) return cudaErrorInvalidResourceHandle;
+  Runtime& r = runtime();
+  std::unique_lock lock(r.mutex);
+  const std::uint64_t wanted = event->recorded;
+  r.changed.wait(lock, [&] { return event->ended >= wanted; });
+  return r.sticky;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  ENTER("cudaStreamWaitEvent");
+  if (!alive(event) || !alive(stream)) return cudaErrorInvalidResourceHandle;
+  std::uint64_t wanted;
+  {
+    std::lock_guard lock(runtime().mutex);
+    wanted = event->recorded;
+  }
+  stream->put([event, wanted] {
+    std::unique_lock lock(runtime().mutex);
+    runtime().changed.wait(lock, [&] { return event->ended >= wanted; });
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  ENTER("cudaMemcpyAsync");
+  if (!alive(stream)) return cudaErrorInvalidResourceHandle;
+  Runtime& r = runtime();
+  bool pageable = false;
+  {
+    std::lock_guard lock(r.mutex);
+    for (const void* side : {static_cast<const void*>(to), from}) {
+      const bool on_device = touches(r.device, side, bytes);
+      if (on_device && !within(r.device, side, bytes)) return cudaErrorInvalidValue;
+      bool locked = within(r.pinned, side, bytes);
+      for (const auto& [at, size] : r.registered)
+        locked |=
+            reinterpret_cast<std::uintptr_t>(side) >= at && reinterpret_cast<std::uintptr_t>(side) + bytes <= at + size;
+      pageable |= !on_device && !locked;
+    }
+  }
+  stream->put([to, from, bytes] {
+    const DeviceWorks works;
+    std::memcpy(to, from, bytes);
+  });
+  if (pageable) stream->drain();  // the runtime stages such copies and returns when the host side is done with
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  ENTER("cudaMemsetAsync");
+  if (!alive(stream)) return cudaErrorInvalidResourceHandle;
+  {
+    std::lock_guard lock(runtime().mutex);
+    if (!within(runtime().device, to, bytes)) return cudaErrorInvalidValue;
+  }
+  stream->put([to, value, bytes] {
+    const DeviceWorks works;
+    std::memset(to, value, bytes);
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() { return enter("cudaGetLastError"); }
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInsufficientDriver:
+      return "cudaErrorInsufficientDriver";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    case cudaErrorIllegalAddress:
+      return "cudaErrorIllegalAddress";
+    case cudaErrorLaunchFailure:
+      return "cudaErrorLaunchFailure";
+    default:
+      return "another error";
+  }
+}
+const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
