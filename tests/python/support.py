@@ -143,6 +143,11 @@ def on_nvme(params, folder, budget=None, **options):
     return transload.AdamW(params, host_memory=budget, nvme=str(folder), **{**HYPER, **options})
 
 
+def steps_of(opt):
+    """Steps of each parameter that has state, without holding any of it."""
+    return [int(entry["step"]) for _, entry in sorted(opt.state_dict()["state"].items())]
+
+
 def report(opt, key):
     facts = opt.report()
     return facts[key] if isinstance(facts, dict) else getattr(facts, key)

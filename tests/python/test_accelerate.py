@@ -3,8 +3,8 @@ import pytest
 import torch
 
 import transload
-from support import assert_same, assert_streamed, small_budget
-from trainers import DECAY, LR, TOLERANCE, Tokens, relative, tiny_llama
+from support import assert_same, assert_streamed
+from trainers import BUDGET, DECAY, LR, TOLERANCE, Tokens, relative, tiny_llama
 
 accelerate = pytest.importorskip("accelerate")
 CLIP = 0.3
@@ -15,11 +15,6 @@ def fresh_accelerate():
     yield
     accelerate.state.AcceleratorState._reset_state(True)
     accelerate.state.GradientState._reset_state()
-
-
-@pytest.fixture(scope="module")
-def budget(tmp_path_factory):
-    return small_budget(list(tiny_llama().parameters()), tmp_path_factory.mktemp("probe"))
 
 
 def loader():
@@ -68,7 +63,7 @@ def run(accelerator, model, opt, data, first=0, last=24):
 @pytest.mark.parametrize("order", ["after construction", "before construction", "parameters switched"])
 def test_losses_are_those_of_torch(nvme, budget, order):
     results = []
-    for cls, options in ((transload.AdamW, {"nvme": str(nvme), "host_memory": budget}), (torch.optim.AdamW, {})):
+    for cls, options in ((transload.AdamW, {"nvme": str(nvme), "host_memory": BUDGET}), (torch.optim.AdamW, {})):
         accelerator, model, opt, data = prepared(order, cls, options)
         results.append(run(accelerator, model, opt, data))
         if cls is transload.AdamW:
@@ -81,8 +76,8 @@ def test_losses_are_those_of_torch(nvme, budget, order):
     assert their_losses[-1] < their_losses[0] - 0.3
 
 
-def test_save_and_resume(tmp_path, nvme, budget):
-    options = {"nvme": str(nvme), "host_memory": budget}
+def test_save_and_resume(tmp_path, nvme):
+    options = {"nvme": str(nvme), "host_memory": BUDGET}
     whole = prepared("after construction", transload.AdamW, options)
     want = run(*whole)[0]
     first = prepared("after construction", transload.AdamW, options)
@@ -96,9 +91,9 @@ def test_save_and_resume(tmp_path, nvme, budget):
     assert_same(second[1].parameters(), whole[1].parameters())
 
 
-def test_prepared_again_after_steps(nvme, budget):
+def test_prepared_again_after_steps(nvme):
     """prepare() reads the state, moves it and loads it: state larger than the budget must come through."""
-    options = {"nvme": str(nvme), "host_memory": budget}
+    options = {"nvme": str(nvme), "host_memory": BUDGET}
     accelerator, model, opt, data = prepared("after construction", transload.AdamW, options)
     want = run(accelerator, model, opt, data)[0]
     accelerate.state.GradientState._reset_state()
@@ -109,11 +104,11 @@ def test_prepared_again_after_steps(nvme, budget):
     assert first + rest == want
 
 
-def test_scaler_skips_a_step_that_overflows(nvme, budget):
+def test_scaler_skips_a_step_that_overflows(nvme):
     """An fp16 scaler within Accelerate's wrapper, which patches step()."""
     params = [torch.nn.Parameter(torch.ones(300_000))]
     accelerator = accelerate.Accelerator(cpu=True)
-    opt = transload.AdamW(params, lr=LR, nvme=str(nvme), host_memory=budget)
+    opt = transload.AdamW(params, lr=LR, nvme=str(nvme), host_memory=BUDGET)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     wrapped = accelerate.optimizer.AcceleratedOptimizer(opt, scaler=scaler)
     for bad in (False, True, False):

@@ -3,17 +3,12 @@ import pytest
 import torch
 
 import transload
-from support import assert_same, assert_streamed, copies, small_budget
-from trainers import DECAY, LR, TOLERANCE, Tokens, relative, tiny_llama
+from support import assert_same, assert_streamed
+from trainers import BUDGET, DECAY, LR, TOLERANCE, Tokens, relative, tiny_llama
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 CLIP = 0.3
-
-
-@pytest.fixture(scope="module")
-def budget(tmp_path_factory):
-    return small_budget(list(tiny_llama().parameters()), tmp_path_factory.mktemp("probe"))
 
 
 def trainer(folder, how, opt_class, options, steps=12, stop_at=None, **changes):
@@ -53,7 +48,7 @@ def inner(opt):
 
 @pytest.mark.parametrize("how", ["optimizers", "optimizer_cls_and_kwargs"])
 def test_losses_are_those_of_torch(tmp_path, nvme, budget, how):
-    ours = trainer(tmp_path / "ours", how, transload.AdamW, {"nvme": str(nvme), "host_memory": budget})
+    ours = trainer(tmp_path / "ours", how, transload.AdamW, {"nvme": str(nvme), "host_memory": BUDGET})
     ours.train()
     theirs = trainer(tmp_path / "theirs", how, torch.optim.AdamW, {})
     theirs.train()
@@ -72,7 +67,7 @@ def test_losses_are_those_of_torch(tmp_path, nvme, budget, how):
 @pytest.mark.parametrize("how", ["optimizers", "optimizer_cls_and_kwargs"])
 def test_save_and_resume(tmp_path, nvme, budget, how):
     """Interrupted at 6 of 12 steps and resumed in a new trainer: the same bits as in one go."""
-    options = {"nvme": str(nvme), "host_memory": budget}
+    options = {"nvme": str(nvme), "host_memory": BUDGET}
     whole = trainer(tmp_path / "whole", how, transload.AdamW, options)
     whole.train()
     first = trainer(tmp_path / "run", how, transload.AdamW, options, stop_at=6, save_strategy="steps", save_steps=6)
@@ -86,11 +81,11 @@ def test_save_and_resume(tmp_path, nvme, budget, how):
     assert_same(second.model.parameters(), whole.model.parameters())
 
 
-def test_from_a_checkpoint_of_torch(tmp_path, nvme, budget):
+def test_from_a_checkpoint_of_torch(tmp_path, nvme):
     theirs = trainer(tmp_path / "run", "optimizer_cls_and_kwargs", torch.optim.AdamW, {}, stop_at=6,
                      save_strategy="steps", save_steps=6)
     theirs.train()
-    options = {"nvme": str(nvme), "host_memory": budget}
+    options = {"nvme": str(nvme), "host_memory": BUDGET}
     results = []
     for cls, kw in ((transload.AdamW, options), (torch.optim.AdamW, {})):
         resumed = trainer(tmp_path / "run", "optimizer_cls_and_kwargs", cls, kw)
@@ -101,9 +96,7 @@ def test_from_a_checkpoint_of_torch(tmp_path, nvme, budget):
 
 def test_bf16_model_and_gradient_checkpointing(tmp_path, nvme):
     model = tiny_llama().to(torch.bfloat16)
-    start = copies(model.parameters())
-    opt = transload.AdamW(model.parameters(), lr=LR, nvme=str(nvme),
-                          host_memory=small_budget(start, nvme))
+    opt = transload.AdamW(model.parameters(), lr=LR, nvme=str(nvme), host_memory=BUDGET)
     arguments = transformers.TrainingArguments(
         output_dir=str(tmp_path), use_cpu=True, max_steps=8, per_device_train_batch_size=8, logging_steps=1, report_to=[],
         disable_tqdm=True, save_strategy="no", gradient_checkpointing=True, bf16=True, dataloader_pin_memory=False)

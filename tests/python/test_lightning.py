@@ -3,18 +3,13 @@ import pytest
 import torch
 
 import transload
-from support import assert_same, assert_streamed, small_budget
-from trainers import DECAY, LR, TOLERANCE, Tokens, relative, tiny_llama
+from support import assert_same, assert_streamed
+from trainers import BUDGET, DECAY, LR, TOLERANCE, Tokens, relative, tiny_llama
 
 lightning = pytest.importorskip("lightning")
 CLIP = 0.3
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(scope="module")
-def budget(tmp_path_factory):
-    return small_budget(list(tiny_llama().parameters()), tmp_path_factory.mktemp("probe"))
 
 
 class Module(lightning.LightningModule):
@@ -56,8 +51,8 @@ def fit(folder, cls, options, checkpoint=None, **changes):
     return module, made
 
 
-def test_losses_are_those_of_torch(tmp_path, nvme, budget):
-    ours, made = fit(tmp_path, transload.AdamW, {"nvme": str(nvme), "host_memory": budget})
+def test_losses_are_those_of_torch(tmp_path, nvme):
+    ours, made = fit(tmp_path, transload.AdamW, {"nvme": str(nvme), "host_memory": BUDGET})
     theirs, _ = fit(tmp_path, torch.optim.AdamW, {})
     assert_streamed(made.optimizers[0])
     assert len(theirs.norms) == 8 and min(theirs.norms) > CLIP, "clipping does not bind"
@@ -65,9 +60,9 @@ def test_losses_are_those_of_torch(tmp_path, nvme, budget):
     assert theirs.losses[-1] < theirs.losses[0] - 0.3
 
 
-def test_save_and_resume(tmp_path, nvme, budget):
+def test_save_and_resume(tmp_path, nvme):
     """After a restore Lightning moves the state to the device, entry by entry, as it does at teardown."""
-    options = {"nvme": str(nvme), "host_memory": budget}
+    options = {"nvme": str(nvme), "host_memory": BUDGET}
     whole, _ = fit(tmp_path, transload.AdamW, options)
     first, made = fit(tmp_path, transload.AdamW, options, max_steps=4, enable_checkpointing=True)
     made.save_checkpoint(tmp_path / "half.ckpt")
@@ -77,7 +72,7 @@ def test_save_and_resume(tmp_path, nvme, budget):
     assert_same(second.parameters(), whole.parameters())
 
 
-def test_manual_optimization(tmp_path, nvme, budget):
+def test_manual_optimization(tmp_path, nvme):
     class Manual(Module):
         automatic_optimization = False
 
@@ -94,7 +89,7 @@ def test_manual_optimization(tmp_path, nvme, budget):
             opt.step()
 
     results = []
-    for cls, options in ((transload.AdamW, {"nvme": str(nvme), "host_memory": budget}), (torch.optim.AdamW, {})):
+    for cls, options in ((transload.AdamW, {"nvme": str(nvme), "host_memory": BUDGET}), (torch.optim.AdamW, {})):
         module = Manual(cls, options)
         made = lightning.Trainer(accelerator="cpu", devices=1, max_steps=8, logger=False, enable_progress_bar=False,
                                  enable_model_summary=False, default_root_dir=tmp_path, enable_checkpointing=False)

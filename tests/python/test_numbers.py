@@ -162,7 +162,8 @@ def test_bf16_master_is_within_the_bound_of_fp32_and_the_weight_within_a_step():
     assert_close_to_torch(masters, explicit)
     for p, master, w in zip(mine, masters, reference.weights):
         assert ((p.double() - master.double()).abs() <= bf16_step(master) / 2).all(), "the weight is not its master"
-        assert ((p.double() - w).abs() <= bf16_step(w)).all()
+        drift = 4e-6 * w.abs().clamp(min=HYPER["lr"] * STEPS)  # near zero a bf16 step is smaller than fp32 may drift
+        assert ((p.double() - w).abs() <= bf16_step(w) + drift).all()
 
 
 def test_fp16_master_is_within_the_bound_of_fp32():

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import transload
-from support import HYPER, assert_close_to_torch, assert_same, copies, give_gradients, parameters, train
+from support import HYPER, assert_close_to_torch, assert_same, copies, give_gradients, parameters, report, train
 
 
 @pytest.fixture
@@ -72,8 +72,9 @@ def test_step_hooks_run_in_order_and_can_be_removed(both):
 
 def test_global_step_hooks_see_it(both):
     mine, ours, _, _ = both
+    from torch.optim.optimizer import register_optimizer_step_post_hook
     seen = []
-    handle = torch.optim.optimizer.register_optimizer_step_post_hook(lambda opt, args, kwargs: seen.append(opt))
+    handle = register_optimizer_step_post_hook(lambda opt, args, kwargs: seen.append(opt))
     try:
         train(ours, mine, 1)
     finally:
@@ -216,6 +217,5 @@ def test_subclasses_work():
 def test_report_counts_steps(both):
     mine, ours, _, _ = both
     train(ours, mine, 3)
-    from support import report
     assert report(ours, "steps") == 3
     assert report(ours, "state_bytes") >= 8 * sum(p.numel() for p in mine)

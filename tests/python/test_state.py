@@ -6,7 +6,7 @@ import torch
 
 import transload
 from support import (HYPER, ExplicitMaster, assert_close_to_torch, assert_same, assert_streamed, copies, on_nvme,
-                     parameters, report, train)
+                     parameters, report, steps_of, train)
 
 SHAPES = ((3000,), (40, 30))
 
@@ -16,9 +16,10 @@ def both(where, nvme):
     others = copies(mine)
     if where == "memory":
         return mine, transload.AdamW(mine, **HYPER), others, torch.optim.AdamW(others, **HYPER)
-    big = parameters((300_000,))
+    big = parameters(*[(50_000,)] * 6)
     mine, others = mine + big, others + copies(big)
-    return mine, on_nvme(mine, nvme), others, torch.optim.AdamW(others, **HYPER)
+    # Room for what is looked at of one or two of them, not of all.
+    return mine, on_nvme(mine, nvme, 1 << 20), others, torch.optim.AdamW(others, **HYPER)
 
 
 @pytest.fixture(params=["memory", "nvme"])
@@ -30,7 +31,7 @@ def test_values_are_those_of_torch(pair):
     mine, ours, others, theirs = pair
     train(ours, mine, 5)
     train(theirs, others, 5)
-    for p, q in zip(mine, others):
+    for p, q in list(zip(mine, others))[:3]:
         shown, want = ours.state[p], theirs.state[q]
         assert shown["step"] == want["step"] == 5
         for key in ("exp_avg", "exp_avg_sq"):
@@ -54,7 +55,7 @@ def test_looking_changes_nothing(pair):
     for step in range(3):
         train(ours, mine, 1, first=step)
         train(watched, others, 1, first=step)
-        for p in others:
+        for p in others[:3]:
             for value in watched.state[p].values():
                 str(value)
     assert_same(mine, others)
@@ -139,8 +140,7 @@ def test_an_edit_counts_as_in_torch(edit, pair):
         edit(opt.state, params[0])
         train(opt, params, 1, first=3)
     assert_close_to_torch(mine, others, steps=4)
-    for p, q in zip(mine, others):
-        assert ours.state[p]["step"] == theirs.state[q]["step"]
+    assert steps_of(ours) == steps_of(theirs)
     for params, opt in ((mine, ours), (others, theirs)):
         train(opt, params, 2, first=4)
     assert_close_to_torch(mine, others, steps=6)
@@ -301,7 +301,7 @@ def test_moving_the_state_of_a_large_optimizer(move, steps_before, nvme):
     assert_streamed(opt)
     train(transload.AdamW(control, **HYPER), control, steps_before + 2)
     assert_same(params, control)
-    assert int(opt.state[params[3]]["step"]) == steps_before + 2
+    assert steps_of(opt) == [steps_before + 2] * 12
 
 
 def test_trainers_ask_for_length_and_membership(pair):

@@ -2,6 +2,7 @@
 import torch
 
 LR, DECAY = 2e-3, 0.1
+BUDGET = "1MiB"  # of host memory, for the state of tiny_llama
 
 
 def tiny_llama():
