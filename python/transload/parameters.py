@@ -28,14 +28,6 @@ def names_of(groups: list[dict[str, Any]]) -> list[str]:
     return names
 
 
-def name_of(parameter: torch.Tensor, groups: list[dict[str, Any]]) -> str:
-    """The name of one parameter of the groups."""
-    for p, name in zip(flatten(groups), names_of(groups)):
-        if p is parameter:
-            return name
-    return f"a parameter of shape {shape_text(parameter.shape)}"
-
-
 def shape_text(shape: torch.Size) -> str:
     return "×".join(map(str, shape)) if shape else "()"
 
