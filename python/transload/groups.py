@@ -53,7 +53,9 @@ def check_sizes(groups: list[dict[str, Any]], saved: list[dict[str, Any]]) -> No
     if len(groups) != len(saved):
         raise ValueError("loaded state dict has a different number of parameter groups")
     if any(len(g["params"]) != len(s.get("params", ())) for g, s in zip(groups, saved)):
-        raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
+        raise ValueError(
+            "loaded state dict contains a parameter group that doesn't match the size of optimizer's group"
+        )
 
 
 def merged(

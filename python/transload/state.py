@@ -26,10 +26,12 @@ _MAPPED = 64 << 10
 class Held:
     """One parameter's dict, as the user sees it, and what is known of what it was when it was read."""
 
-    __slots__ = ("view", "buffers", "digests")
+    __slots__ = ("view", "buffers", "digests", "absent")
 
-    def __init__(self, view: dict[str, Any]) -> None:
+    def __init__(self, view: dict[str, Any], absent: bool = False) -> None:
         self.view = view
+        self.absent = absent
+        """There was no state to show: an empty dict, as a defaultdict gives it."""
         self.buffers: dict[str, bytearray | mmap.mmap] = {}
         self.digests: dict[str, bytes] = {}
 
@@ -157,7 +159,8 @@ class StateMap(MutableMapping, defaultdict):
         if not self._held:
             return
         for key, held in self._held.items():
-            self._own[key] = _own_of(held.view)
+            if key in self._state.entries:
+                self._own[key] = _own_of(held.view)
         self._held = {k: held for k, held in self._held.items() if k not in self._state.entries and held.view}
         self._spilled = {}
         if self._state.built:
@@ -187,7 +190,7 @@ class StateMap(MutableMapping, defaultdict):
     def _show(self, key: Any, spill: bool) -> dict[str, Any]:
         held = self._held.get(key)
         if held is None:
-            held = self._held_for(key, spill) if self._live(key) else Held({})
+            held = self._held_for(key, spill) if self._live(key) else Held({}, absent=True)
             held.view.update(self._own.get(key, {}))
             self._held[key] = held
         return held.view
@@ -259,7 +262,7 @@ class StateMap(MutableMapping, defaultdict):
         entry = state.entries[parameter]
         view = held.view
         if not view:
-            if entry.live:
+            if entry.live and not held.absent:
                 state.reset(parameter)
             held.digests.clear()
             return
