@@ -47,7 +47,7 @@ def inner(opt):
 
 
 @pytest.mark.parametrize("how", ["optimizers", "optimizer_cls_and_kwargs"])
-def test_losses_are_those_of_torch(tmp_path, nvme, budget, how):
+def test_losses_are_those_of_torch(tmp_path, nvme, how):
     ours = trainer(tmp_path / "ours", how, transload.AdamW, {"nvme": str(nvme), "host_memory": BUDGET})
     ours.train()
     theirs = trainer(tmp_path / "theirs", how, torch.optim.AdamW, {})
@@ -65,7 +65,7 @@ def test_losses_are_those_of_torch(tmp_path, nvme, budget, how):
 
 
 @pytest.mark.parametrize("how", ["optimizers", "optimizer_cls_and_kwargs"])
-def test_save_and_resume(tmp_path, nvme, budget, how):
+def test_save_and_resume(tmp_path, nvme, how):
     """Interrupted at 6 of 12 steps and resumed in a new trainer: the same bits as in one go."""
     options = {"nvme": str(nvme), "host_memory": BUDGET}
     whole = trainer(tmp_path / "whole", how, transload.AdamW, options)
