@@ -247,10 +247,10 @@ def test_at_interpreter_exit(nvme, how, status):
         import sys
         import torch, transload
         from support import *
-        params = parameters((300_000,))
-        opt = on_nvme(params, sys.argv[1])
+        params = parameters((300_000,), (100,))
+        opt = on_nvme(params, sys.argv[1], 1 << 20)
         train(opt, params, 2)
-        shown = opt.state[params[0]]
+        shown = opt.state[params[1]]
         saved = opt.state_dict()
         {how}
     """, nvme)
