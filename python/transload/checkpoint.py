@@ -1,0 +1,145 @@
+"""opt.save and opt.load: the state as one safetensors file, streamed.
+
+Keys are "{position}.step" (I64) and "{position}.exp_avg", ".exp_avg_sq", ".master" (F32, the parameter's shape); the
+position is that in the flattened groups. The groups lie in the metadata as JSON.
+"""
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import pathlib
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from transload import groups as grouping
+from transload.snapshot import tensor_at, write_planes
+
+if TYPE_CHECKING:
+    from transload.offload import OffloadedState
+
+_FORMAT = "transload.AdamW 1"
+_TYPES = {"I64": (torch.int64, 8), "F32": (torch.float32, 4)}
+
+
+def save(
+    path: str | os.PathLike[str],
+    state: OffloadedState,
+    groups: list[dict[str, Any]],
+    own: Callable[[torch.Tensor], dict[str, Any]],
+) -> None:
+    """Writes the file beside itself, makes it durable, then gives it its name. OSError where the disk fails.
+
+    `own`: what others put beside a parameter's moments; TypeError where JSON cannot say it.
+    """
+    packed, ids = grouping.pack(groups)
+    positions = _positions(state, ids)
+    header = json.dumps(_header(state, packed, positions, own)).encode()
+    header += b" " * (-len(header) % 8)
+    target = pathlib.Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(struct.pack("<Q", len(header)) + header)
+            file.write(b"".join(struct.pack("<q", state.step_count(p)) for p in positions))
+            write_planes(state, list(positions), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _positions(state: OffloadedState, ids: dict[torch.Tensor, int]) -> dict[torch.Tensor, int]:
+    """The parameters that have state, by position."""
+    return {p: i for p, i in ids.items() if p in state.entries and state.entries[p].live}
+
+
+def _header(
+    state: OffloadedState,
+    packed: list[dict[str, Any]],
+    positions: dict[torch.Tensor, int],
+    own: Callable[[torch.Tensor], dict[str, Any]],
+) -> dict[str, Any]:
+    others = [{"position": i, **own(p)} for p, i in positions.items() if own(p)]
+    metadata = {"format": _FORMAT, "groups": grouping.to_json(packed), "own": grouping.to_json(others)}
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+
+    def add(key: str, kind: str, shape: list[int], size: int) -> None:
+        nonlocal end
+        header[key] = {"dtype": kind, "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+
+    for position in positions.values():
+        add(f"{position}.step", "I64", [], 8)
+    for parameter, position in positions.items():
+        shape = state.entries[parameter].shape
+        for name in state.plane_names(parameter):
+            add(f"{position}.{name}", "F32", list(shape), 4 * shape.numel())
+    return header
+
+
+def _sync_folder(folder: pathlib.Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The file as a state_dict whose tensors are its mapped bytes.
+
+    OSError where it cannot be read or is cut short, ValueError where it is not a file of opt.save.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        header, base = _read_header(file, size, path)
+        mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    mapping.madvise(mmap.MADV_SEQUENTIAL)
+    metadata = header.pop("__metadata__", None)
+    if not isinstance(metadata, dict) or metadata.get("format") != _FORMAT:
+        raise ValueError(f"{path} was not written by opt.save of transload.AdamW.")
+    try:
+        groups = grouping.from_json(metadata["groups"])
+        end = max((int(row["data_offsets"][1]) for row in header.values()), default=0)
+        if base + end != size:
+            raise OSError(f"{path} has {size} bytes, its header tells of {base + end}: it was cut short or changed.")
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for key, row in header.items():
+            position, name = key.split(".")
+            state.setdefault(int(position), {})[name] = _tensor(mapping, base, row)
+        for others in grouping.from_json(metadata["own"]):
+            state[others.pop("position")].update(others)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: its header makes no sense ({error}).") from error
+    return {"state": state, "param_groups": groups}
+
+
+def _read_header(file: Any, size: int, path: Any) -> tuple[dict[str, Any], int]:
+    start = file.read(8)
+    length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+    if 8 + length > size:
+        raise OSError(f"{path} has {size} bytes, less than its header: it was cut short, or is no safetensors file.")
+    try:
+        header = json.loads(file.read(length))
+    except ValueError as error:
+        raise ValueError(f"{path} is no safetensors file ({error}).") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"{path} is no safetensors file.")
+    return header, 8 + length
+
+
+def _tensor(mapping: mmap.mmap, base: int, row: dict[str, Any]) -> torch.Tensor:
+    dtype, bytes_each = _TYPES[row["dtype"]]
+    shape = torch.Size(row["shape"])
+    first, end = row["data_offsets"]
+    if first < 0 or end - first != bytes_each * shape.numel():
+        raise ValueError(f"offsets {first} to {end} do not fit shape {list(shape)}")
+    return tensor_at(mapping, base + first, shape, dtype)

@@ -1,0 +1,278 @@
+"""The state of all parameters, in the core: which parameter has which place there, and values in and out.
+
+A parameter is known by its object, at first also by its position in the flattened groups, never by an address. The
+layout is built at the first step or load, from the groups as they are then, and again when parameters come or change
+their type; what they had is carried over through a scratch file.
+"""
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from transload import _core
+from transload.parameters import ELEMENT_TYPES, check_place, flatten, names_of, shape_text
+from transload.planes import PLANES, pieces, read_all, write_all
+from transload.snapshot import snapshot
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the core is made with; sizes in bytes."""
+
+    host_memory: int | None
+    nvme: str
+    chunk_elements: int
+    moments: int
+    seed: int
+    record: str
+
+
+@dataclasses.dataclass(slots=True)
+class Entry:
+    """A parameter's place in the core."""
+
+    tensor: int
+    key: int
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    live: bool = False
+    """Stepped, loaded or assigned: has state to show."""
+
+
+class OffloadedState:
+    """Owner of the core. Every use checks the process and that no step failed in the middle."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.entries: dict[torch.Tensor, Entry] = {}
+        self.flat: list[torch.Tensor] = []
+        self.flat_entries: list[Entry | None] = []
+        self._core: _core.Core | None = None
+        self._failure: str | None = None
+        self._process = os.getpid()
+
+    # The core itself.
+
+    @property
+    def built(self) -> bool:
+        return self._core is not None
+
+    @property
+    def core(self) -> _core.Core:
+        """The core, built. RuntimeError after a failed step and in a child of fork()."""
+        self.check_usable()
+        assert self._core is not None
+        return self._core
+
+    def check_usable(self) -> None:
+        self.check_process()
+        if self._failure is not None:
+            raise RuntimeError(self._failure)
+
+    def check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "This transload.AdamW was made in another process: its state cannot be used after fork(). "
+                "Make the optimizer in the process that steps."
+            )
+
+    def fail(self, message: str) -> None:
+        """From now on everything but a load is refused with this message."""
+        self._failure = message
+
+    def close(self) -> None:
+        """Ends the core and removes its folder; silent, since an error may be on its way to the user."""
+        core, self._core = self._core, None
+        try:
+            if core is not None:
+                core.close()
+        except Exception:  # noqa: BLE001
+            pass
+
+    def report(self) -> dict[str, Any]:
+        self.check_process()
+        return dict(self._core.report() if self._core is not None else _core.empty_report())
+
+    # The layout.
+
+    def follows(self, flat: list[torch.Tensor]) -> bool:
+        """True where the groups hold the same parameters, in the same order, as when the layout was last made."""
+        return len(flat) == len(self.flat) and all(map(lambda a, b: a is b, flat, self.flat))
+
+    def cover(self, groups: list[dict[str, Any]], also: Iterable[torch.Tensor] = ()) -> None:
+        """Makes the layout cover the parameters that want a gradient, have one, have state, or are in `also`.
+
+        Replaced parameters are adopted by position. ValueError by name where the shape is another.
+        """
+        flat = flatten(groups)
+        names = names_of(groups)
+        if not self.follows(flat):
+            self._adopt(flat, names)
+        extra = set(also)
+        wanted = [
+            p in self.entries or p in extra or p.requires_grad or p.grad is not None for p in flat
+        ]
+        if self._core is None or not self._covered(flat, wanted):
+            self._rebuild(flat, names, wanted)
+        self.flat_entries = [self.entries.get(p) for p in flat]
+        self.flat = flat
+
+    def start_over(self, groups: list[dict[str, Any]], also: Iterable[torch.Tensor]) -> None:
+        """The layout for the groups, nothing in it: no steps, zero moments. Also after a failed step."""
+        if self._failure is not None:
+            self.close()
+            for entry in self.entries.values():
+                entry.live = False
+            self._failure = None
+        for parameter, entry in self.entries.items():
+            self._forget(entry)
+        self.cover(groups, also)
+
+    def _forget(self, entry: Entry) -> None:
+        if entry.live and self._core is not None:
+            self._core.reset(entry.tensor)
+        entry.live = False
+
+    def _adopt(self, flat: list[torch.Tensor], names: list[str]) -> None:
+        moved = self._replacements(flat)
+        for old, new, position in moved:
+            entry = self.entries[old]
+            if new.shape != entry.shape:
+                raise ValueError(
+                    f"{names[position]} took the place of a parameter of shape {shape_text(entry.shape)}, which has "
+                    "state. Give the optimizer a new group for it, or load a state that fits."
+                )
+        for old, new, position in moved:
+            self.entries[new] = self.entries.pop(old)
+
+    def _replacements(self, flat: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor, int]]:
+        if len(flat) != len(self.flat):
+            return []
+        present = set(flat)
+        return [
+            (old, new, i)
+            for i, (old, new) in enumerate(zip(self.flat, flat))
+            if old is not new and old in self.entries and old not in present and new not in self.entries
+        ]
+
+    def _covered(self, flat: list[torch.Tensor], wanted: list[bool]) -> bool:
+        for p, want in zip(flat, wanted):
+            entry = self.entries.get(p)
+            if want and (entry is None or entry.dtype != p.dtype):
+                return False
+        return True
+
+    def _rebuild(self, flat: list[torch.Tensor], names: list[str], wanted: list[bool]) -> None:
+        before = self.entries
+        entries = self._entries_for(flat, names, wanted)
+        kept = self._carry(before)
+        self.close()
+        try:
+            self._core = self._make(entries)
+            self.entries = entries
+        except BaseException:
+            self._core = self._make(before) if before else None
+            raise
+        finally:
+            self._put_back(kept)
+
+    def _put_back(self, kept: dict[torch.Tensor, dict[str, Any]]) -> None:
+        try:
+            for parameter, values in kept.items():
+                if parameter in self.entries:
+                    self.put(parameter, values)
+        except BaseException as error:
+            self.fail(f"The optimizer's state was lost while its layout changed ({error}). Load a state to go on.")
+            raise
+
+    def _entries_for(self, flat: list[torch.Tensor], names: list[str], wanted: list[bool]) -> dict[torch.Tensor, Entry]:
+        entries: dict[torch.Tensor, Entry] = {}
+        taken = {entry.key for entry in self.entries.values()}
+        unused = max(taken, default=-1) + 1 + len(flat)
+        times = Counter(names)
+        for position, (p, want) in enumerate(zip(flat, wanted)):
+            if not want or p in entries:
+                continue
+            check_place(p, names[position])
+            known = self.entries.get(p)
+            key = known.key if known is not None else position if position not in taken else unused + position
+            name = names[position] if times[names[position]] == 1 else f"{names[position]} at {position}"
+            entries[p] = Entry(len(entries), key, name, p.shape, p.dtype)
+        return entries
+
+    def _carry(self, entries: dict[torch.Tensor, Entry]) -> dict[torch.Tensor, dict[str, Any]]:
+        """What the parameters have, on a scratch file; without the master where the type changed."""
+        if self._core is None:
+            return {}
+        live = [(p, entry) for p, entry in entries.items() if entry.live]
+        return dict(zip((p for p, _ in live), snapshot(self, [p for p, _ in live]))) if live else {}
+
+    def _make(self, entries: dict[torch.Tensor, Entry]) -> _core.Core:
+        o = self.options
+        rows = [(e.name, e.shape.numel(), ELEMENT_TYPES[e.dtype], e.key) for e in entries.values()]
+        return _core.Core(
+            rows,
+            host_memory=o.host_memory or 0,
+            nvme=o.nvme,
+            chunk_elements=o.chunk_elements,
+            moments=o.moments,
+            seed=o.seed,
+            record=o.record,
+        )
+
+    # Values.
+
+    def plane_names(self, parameter: torch.Tensor) -> list[str]:
+        """Planes that the parameter has in the core and that can be read for it as it is now."""
+        entry = self.entries[parameter]
+        has_master = entry.dtype != torch.float32 and parameter.dtype == entry.dtype
+        return [name for name in PLANES if name != "master" or has_master]
+
+    def step_count(self, parameter: torch.Tensor) -> int:
+        return self.core.step_count(self.entries[parameter].tensor)
+
+    def set_step_count(self, parameter: torch.Tensor, steps: int) -> None:
+        self.core.set_step_count(self.entries[parameter].tensor, steps)
+        self.entries[parameter].live = True
+
+    def reset(self, parameter: torch.Tensor) -> None:
+        """As never stepped."""
+        self.core.reset(self.entries[parameter].tensor)
+        self.entries[parameter].live = False
+
+    def put(self, parameter: torch.Tensor, values: dict[str, Any]) -> None:
+        """Replaces a parameter's state by "step" and planes; planes that are missing are as never stepped.
+
+        The parameter itself stays as it is; a "master" of an fp32 parameter is not needed.
+        """
+        self.reset(parameter)
+        names = self.plane_names(parameter)
+        for name in names:
+            if name in values:
+                self.write(parameter, name, pieces(values[name]), sets_weight=False)
+        self.set_step_count(parameter, int(values["step"]))
+
+    def read(self, parameter: torch.Tensor, name: str, address: int) -> None:
+        """A whole plane as fp32, to an address."""
+        entry = self.entries[parameter]
+        weight = parameter.detach().contiguous() if name == "master" else None
+        read_all(self.core, entry, PLANES[name], weight, address)
+
+    def write(self, parameter: torch.Tensor, name: str, values: Iterable[torch.Tensor], sets_weight: bool) -> None:
+        """A whole plane from fp32 pieces in order; `sets_weight`: the parameter becomes the rounded master."""
+        entry = self.entries[parameter]
+        if not sets_weight:
+            write_all(self.core, entry, PLANES[name], values, None)
+            return
+        weight = parameter.detach()
+        plain = weight.contiguous()
+        write_all(self.core, entry, PLANES[name], values, plain)
+        if plain.data_ptr() != weight.data_ptr():
+            weight.copy_(plain)
+        torch.autograd.graph.increment_version([parameter])

@@ -1,0 +1,49 @@
+"""What can be stepped, what it is called in messages, and where its bytes are."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+ELEMENT_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""The core's numbers for the types of weights and gradients."""
+
+
+def flatten(groups: list[dict[str, Any]]) -> list[torch.Tensor]:
+    """All parameters of the groups, in order."""
+    return [p for group in groups for p in group["params"]]
+
+
+def names_of(groups: list[dict[str, Any]]) -> list[str]:
+    """A name for each parameter of flatten(groups): the one that torch carries, else group, position and shape."""
+    names = []
+    for g, group in enumerate(groups):
+        given = group.get("param_names")
+        for i, p in enumerate(group["params"]):
+            if given is not None and i < len(given):
+                names.append(str(given[i]))
+            else:
+                names.append(f"group {g} parameter {i} (shape {shape_text(p.shape)})")
+    return names
+
+
+def shape_text(shape: torch.Size) -> str:
+    return "×".join(map(str, shape)) if shape else "()"
+
+
+def check_place(parameter: torch.Tensor, name: str) -> None:
+    """The one place that decides whether a parameter can be stepped where it is.
+
+    NotImplementedError for devices other than the CPU and for tensors that stand for others (DTensor, quantized
+    wrappers), TypeError for element types other than fp32, bf16 and fp16.
+    """
+    device = parameter.device.type
+    if device == "meta":
+        raise NotImplementedError(f"{name} is on the meta device: materialise it before the first step or load.")
+    if device != "cpu":
+        raise NotImplementedError(f"{name} is on {parameter.device}: transload.AdamW steps parameters on the CPU only.")
+    if parameter.dtype not in ELEMENT_TYPES:
+        raise TypeError(f"{name} is {parameter.dtype}: transload.AdamW steps float32, bfloat16 and float16.")
+    if parameter.layout != torch.strided or is_traceable_wrapper_subclass(parameter):
+        raise NotImplementedError(f"{name} is a {torch.typename(parameter)} ({parameter.layout}): only plain tensors.")

@@ -1,0 +1,148 @@
+"""What one step hands to the core: rows of addresses, and the parameters that need a temporary or a second turn."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from transload import _core
+from transload.groups import check_group, values_of
+from transload.offload import Entry
+from transload.parameters import ELEMENT_TYPES, check_place, shape_text
+
+_TEMPORARIES = 64 << 20
+"""Bytes of temporaries at a time; a single parameter may take more."""
+
+Values = tuple[float, float, float, float, float]
+
+
+@dataclasses.dataclass(slots=True)
+class Part:
+    """One parameter that is not stepped in place, or is stepped again."""
+
+    parameter: torch.Tensor
+    gradient: torch.Tensor
+    entry: Entry
+    values: Values
+
+    @property
+    def bytes(self) -> int:
+        return self.parameter.nbytes + self.gradient.nbytes
+
+
+@dataclasses.dataclass(slots=True)
+class Gathered:
+    """Everything that has a gradient: most of it in one call, the parts after it."""
+
+    rows: list[Any] = dataclasses.field(default_factory=list)
+    parameters: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    entries: list[Entry] = dataclasses.field(default_factory=list)
+    parts: list[Part] = dataclasses.field(default_factory=list)
+
+
+def gather(groups: list[dict[str, Any]], flat_entries: list[Entry | None]) -> Gathered | None:
+    """Reads groups, gradients and addresses; nothing has changed when it raises.
+
+    `flat_entries`: those of the flattened groups. None where the layout does not cover a parameter with a gradient.
+    """
+    all_of = Gathered()
+    places = iter(flat_entries)
+    seen: set[int] = set()
+    for group in groups:
+        check_group(group)
+        values = values_of(group)
+        tensors: list[int] = []
+        weights: list[int] = []
+        gradients: list[int] = []
+        kinds: list[int] = []
+        for parameter, entry in zip(group["params"], places):
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if entry is None or parameter.dtype is not entry.dtype:
+                return None
+            kind = ELEMENT_TYPES.get(gradient.dtype)
+            if kind is None or not _fits(parameter, gradient, entry):
+                _refuse(parameter, gradient, entry)
+            tensor = entry.tensor
+            if tensor in seen or not (parameter.is_contiguous() and gradient.is_contiguous()):
+                all_of.parts.append(Part(parameter, gradient, entry, values))
+                continue
+            seen.add(tensor)
+            tensors.append(tensor)
+            weights.append(parameter.data_ptr())
+            gradients.append(gradient.data_ptr())
+            kinds.append(kind)  # type: ignore[arg-type]
+            all_of.parameters.append(parameter)
+            all_of.entries.append(entry)
+        if tensors:
+            all_of.rows.append((*values, tensors, weights, gradients, kinds))
+    return all_of
+
+
+def _fits(parameter: torch.Tensor, gradient: torch.Tensor, entry: Entry) -> bool:
+    return (
+        parameter.is_cpu
+        and gradient.is_cpu
+        and gradient.layout is torch.strided
+        and parameter.shape == entry.shape
+        and gradient.shape == entry.shape
+    )
+
+
+def _refuse(parameter: torch.Tensor, gradient: torch.Tensor, entry: Entry) -> None:
+    check_place(parameter, entry.name)
+    if gradient.layout is not torch.strided:
+        raise RuntimeError(
+            f"transload.AdamW does not support sparse gradients: {entry.name} has one ({gradient.layout})."
+        )
+    if parameter.shape != entry.shape:
+        raise ValueError(
+            f"{entry.name} had shape {shape_text(entry.shape)} and has {shape_text(parameter.shape)} now: its state "
+            "does not fit. Give the optimizer a new group for it."
+        )
+    if gradient.shape != entry.shape:
+        raise RuntimeError(
+            f"The gradient of {entry.name} has shape {shape_text(gradient.shape)}, not {shape_text(entry.shape)}."
+        )
+    if not gradient.is_cpu:
+        raise NotImplementedError(f"The gradient of {entry.name} is on {gradient.device}, not on the CPU.")
+    raise TypeError(f"The gradient of {entry.name} is {gradient.dtype}, not float32, bfloat16 or float16.")
+
+
+def all_finite(core: _core.Core, gathered: Gathered, threads: int) -> bool:
+    """True where no gradient has a NaN or an infinity."""
+    return core.gradients_finite(gathered.rows, threads) and all(
+        bool(torch.isfinite(part.gradient).all()) for part in gathered.parts
+    )
+
+
+def step_parts(core: _core.Core, parts: list[Part], threads: int, updated: list[Entry]) -> None:
+    """Steps the parts through contiguous temporaries, a bounded number of bytes at a time, in order.
+
+    Appends to `updated` what has new weights.
+    """
+    batch: list[Part] = []
+    for part in parts:
+        size = sum(p.bytes for p in batch) + part.bytes
+        if batch and (size > _TEMPORARIES or any(p.entry is part.entry for p in batch)):
+            _step_batch(core, batch, threads, updated)
+            batch = []
+        batch.append(part)
+    if batch:
+        _step_batch(core, batch, threads, updated)
+
+
+def _step_batch(core: _core.Core, batch: list[Part], threads: int, updated: list[Entry]) -> None:
+    weights = [part.parameter.detach().contiguous() for part in batch]
+    gradients = [part.gradient.contiguous() for part in batch]
+    rows: list[_core.Row] = []
+    for part, weight, gradient in zip(batch, weights, gradients):
+        place = [part.entry.tensor], [weight.data_ptr()], [gradient.data_ptr()], [ELEMENT_TYPES[gradient.dtype]]
+        rows.append((*part.values, *place))
+    core.step(rows, threads)
+    for part, weight in zip(batch, weights):
+        if weight.data_ptr() != part.parameter.data_ptr():
+            part.parameter.copy_(weight)
+    updated += [part.entry for part in batch]
