@@ -2,7 +2,8 @@
 
     bench/billion_memory.py [--parameters 1e9] [--host-memory 512MiB] [--nvme DIR] [--steps 3]
 
-A thread samples RssAnon of /proc/self/status every 10 ms. What is shown is its growth over the model and its gradients:
+A thread samples RssAnon of /proc/self/status every 10 ms. What is shown is its growth over the model, its gradients and
+what PyTorch imports when any optimizer is made:
 construction, steps, torch.save(opt.state_dict()), torch.load(mmap=True) with load_state_dict, opt.save, opt.load, and a
 step after each load. Exits 1 where the growth is above the budget and 100 MiB, or where what was loaded does not go on
 as what was saved. Needs 4 bytes a parameter of memory and about 32 on the disk."""
@@ -85,11 +86,15 @@ def run(arguments, folder):
 
     import transload
     total = int(arguments.parameters)
+    before = anonymous()
+    torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+    imports = anonymous() - before
     params = model(total)
     budget = transload.parse_size(arguments.host_memory, "host_memory")
     stage = Stages(budget + 100 * MIB)
     print(f"{total / 1e6:.0f} M parameters in bf16, model and gradients {stage.base / MIB:.0f} MiB of anonymous memory; "
-          f"growth allowed {stage.limit / MIB:.0f} MiB\n")
+          f"growth allowed {stage.limit / MIB:.0f} MiB. What PyTorch imports for any optimizer was there before "
+          f"({imports / MIB:.0f} MiB).\n")
     nvme = os.path.join(folder, "nvme")
     os.mkdir(nvme)
     options = dict(lr=1e-3, weight_decay=0.1, host_memory=budget, nvme=nvme)

@@ -43,13 +43,14 @@ def read_all(core: _core.Core, entry: Entry, plane: int, weight: torch.Tensor | 
 
 
 def read_pieces(
-    core: _core.Core, entry: Entry, plane: int, weight: torch.Tensor | None, buffer: bytearray
+    core: _core.Core, entry: Entry, plane: int, weight: torch.Tensor | None, buffers: Iterator[bytearray]
 ) -> Iterator[memoryview]:
-    """A whole plane, fp32, through a buffer of PIECE elements that each piece overwrites."""
-    address = torch.frombuffer(buffer, dtype=torch.float32).data_ptr()
+    """A whole plane, fp32, each piece in the next of the buffers, which hold PIECE elements."""
     elements = entry.shape.numel()
     for first in range(0, elements, PIECE):
         count = min(PIECE, elements - first)
+        buffer = next(buffers)
+        address = torch.frombuffer(buffer, dtype=torch.float32).data_ptr()
         core.read(entry.tensor, plane, first, count, weight.data_ptr() if weight is not None else 0, address)
         yield memoryview(buffer)[: 4 * count]
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import mmap
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
@@ -19,14 +21,28 @@ if TYPE_CHECKING:
 
 
 def write_planes(state: OffloadedState, parameters: list[torch.Tensor], file: BinaryIO) -> None:
-    """The planes of the parameters, one after the other, as fp32. OSError where the disk is full or fails."""
-    buffer = bytearray(4 * PIECE)
+    """The planes of the parameters, one after the other, as fp32. OSError where the disk is full or fails.
+
+    While one piece is written the next one is read.
+    """
+    with ThreadPoolExecutor(1) as writer:
+        written: Future[int] | None = None
+        for piece in _all_pieces(state, parameters):
+            if written is not None:
+                written.result()
+            written = writer.submit(file.write, piece)
+        if written is not None:
+            written.result()
+
+
+def _all_pieces(state: OffloadedState, parameters: list[torch.Tensor]) -> Iterator[memoryview]:
+    """In two buffers by turns: a piece is good until the next but one is asked for."""
+    buffers = cycle((bytearray(4 * PIECE), bytearray(4 * PIECE)))
     for parameter in parameters:
         entry = state.entries[parameter]
         for name in state.plane_names(parameter):
             weight = parameter.detach().contiguous() if name == "master" else None
-            for piece in read_pieces(state.core, entry, PLANES[name], weight, buffer):
-                file.write(piece)
+            yield from read_pieces(state.core, entry, PLANES[name], weight, buffers)
 
 
 def snapshot(state: OffloadedState, parameters: list[torch.Tensor]) -> list[dict[str, Any]]:

@@ -218,14 +218,23 @@ template <class Fn>
 void TensorState::for_each_tile(std::size_t tensor, int plane, AccessKind how, std::uint64_t first, std::uint64_t count,
                                 BlockAccess& access, Stream& stream, Fn&& fn) const {
   const Kind& kind = kinds_[tensors_[tensor].kind];
-  for (const Piece& piece : kind.layout.pieces(tensors_[tensor].param)) {
-    const std::uint64_t from = std::max(first, piece.param_begin);
-    const std::uint64_t to = std::min(first + count, piece.param_begin + piece.count);
-    if (from >= to) continue;
-    Pin pin = access.pin(block(kind, piece.chunk, plane), Tier::host, how);
+  const auto pieces = kind.layout.pieces(tensors_[tensor].param);
+  const auto outside = [&](const Piece& piece) {
+    return piece.param_begin >= first + count || piece.param_begin + piece.count <= first;
+  };
+  const auto begin = std::find_if_not(pieces.begin(), pieces.end(), outside);
+  const auto end = std::find_if(begin, pieces.end(), outside);
+  const auto pin_of = [&](const Piece& piece) { return access.pin(block(kind, piece.chunk, plane), Tier::host, how); };
+  // One block is on its way while another is used: the least budget holds both.
+  Pin ahead = begin == end ? Pin() : pin_of(*begin);
+  for (auto piece = begin; piece != end; ++piece) {
+    Pin pin = std::move(ahead);
+    if (piece + 1 != end) ahead = pin_of(piece[1]);
     pin.ready.wait();
+    const std::uint64_t from = std::max(first, piece->param_begin);
+    const std::uint64_t to = std::min(first + count, piece->param_begin + piece->count);
     for (std::uint64_t at = from; at < to; at += kTile)
-      fn(pin.view, piece.chunk_begin + (at - piece.param_begin), at, std::min(kTile, to - at));
+      fn(pin.view, piece->chunk_begin + (at - piece->param_begin), at, std::min(kTile, to - at));
     access.unpin(std::move(pin), stream);
   }
 }
