@@ -43,7 +43,7 @@ void remove_tree(const std::string& path) {
   std::vector<std::string> names;
   if (os::list_folder(path, &names) < 0) return;
   for (const std::string& name : names) {
-    const std::string inner = path + "/" + name;
+    const std::string inner = fmt::format("{}/{}", path, name);
     if (os::kind_of(inner) == os::PathKind::folder) {
       remove_tree(inner);
     } else {
@@ -58,7 +58,7 @@ void reclaim(const std::string& parent) {
   if (os::list_folder(parent, &names) < 0) return;
   for (const std::string& name : names) {
     if (!name.starts_with(ScratchFolder::kPrefix)) continue;
-    const std::string path = parent + "/" + name;
+    const std::string path = fmt::format("{}/{}", parent, name);
     os::File owner;
     const std::int64_t opened = os::File::open(path + kOwner, O_RDWR, &owner);
     // Without its file it was left between two calls of a dead process; the lock on the parent rules out a living one.

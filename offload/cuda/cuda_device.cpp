@@ -88,6 +88,7 @@ std::vector<DeviceFacts> list_devices(std::string* reason) {
   }
   if (count == 0) *reason = "the driver shows no device";
   std::vector<DeviceFacts> devices;
+  devices.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) devices.push_back(facts_of(i));
   return devices;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <unordered_set>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -228,7 +229,7 @@ void TensorState::for_each_tile(std::size_t tensor, int plane, AccessKind how, s
   // One block is on its way while another is used: the least budget holds both.
   Pin ahead = begin == end ? Pin() : pin_of(*begin);
   for (auto piece = begin; piece != end; ++piece) {
-    Pin pin = std::move(ahead);
+    Pin pin = std::exchange(ahead, Pin());
     if (piece + 1 != end) ahead = pin_of(piece[1]);
     pin.ready.wait();
     const std::uint64_t from = std::max(first, piece->param_begin);
