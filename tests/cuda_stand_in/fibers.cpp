@@ -183,7 +183,7 @@ Fiber* Executor::free_fiber() {
 // A fiber that ended its thread takes the next one that has not begun, without a change of stacks.
 void Executor::fiber_main(Fiber* fiber) {
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
+  __sanitizer_finish_switch_fiber(nullptr, &scheduler_.bottom, &scheduler_.bytes);
 #endif
   for (;;) {
     do {

@@ -1,5 +1,11 @@
 // The stand-in's fibers themselves.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdio>
 #include <numeric>
 #include <vector>
 
@@ -59,6 +65,15 @@ void read_what_nobody_wrote(unsigned* to) {
 void too_much_shared() {
   TRANSLOAD_SHARED(char, some, 50 << 10);
   some[0] = 1;
+}
+int deeper(volatile int* at, int levels) {
+  volatile int room[1024] = {};
+  room[0] = *at;
+  return levels == 0 ? room[0] : deeper(room, levels - 1) + room[0];
+}
+void recurse(int* to) {
+  volatile int start = 1;
+  *to = deeper(&start, 1000);
 }
 void note_order(std::vector<int>* order) { order->push_back(static_cast<int>(threadIdx.x)); }
 void note_indices(std::vector<unsigned>* indices) {
@@ -139,4 +154,19 @@ TEST_CASE("blocks and threads know their places; an empty grid is nothing, an im
   start(note_indices, 0, 32, 0, &indices);
   REQUIRE(indices.empty());
   REQUIRE_THROWS_WITH(start(note_indices, 1, 1025, 0, &indices), Catch::Contains("refuse"));
+}
+
+TEST_CASE("a fiber that leaves its stack ends the process") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    (void)!freopen("/dev/null", "w", stderr);
+    signal(SIGSEGV, SIG_DFL);  // not the test's own handler
+    int result = 0;
+    start(recurse, 1, 1, 0, &result);
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE((WIFSIGNALED(status) || WEXITSTATUS(status) != 0));
 }
