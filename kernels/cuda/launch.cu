@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 
-#if !defined(TRANSLOAD_CUDA_STAND_IN)
 namespace transload::kernels::cuda {
 namespace {
 
@@ -24,4 +23,3 @@ void launch_failed(const char* kernel, dim3 grid, dim3 block, cudaError_t error)
 }
 
 }  // namespace transload::kernels::cuda
-#endif

@@ -19,10 +19,8 @@
 
 namespace transload::kernels::cuda {
 
-#if !defined(TRANSLOAD_CUDA_STAND_IN)
 /// Throws Error: "CUDA: launching <kernel> (…) failed: …".
 [[noreturn]] void launch_failed(const char* kernel, dim3 grid, dim3 block, cudaError_t error);
-#endif
 
 /// Starts kernel(args…) in `stream`; returns before it has run. Nothing happens where the grid is empty.
 template <class... Params, class... Args>
@@ -32,20 +30,21 @@ void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, 
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   std::tuple<std::decay_t<Params>...> values(std::forward<Args>(args)...);
 #if defined(TRANSLOAD_CUDA_STAND_IN)
-  (void)stream;
-  stand_in::launch_fibers({name, grid, block, shared_bytes}, [kernel, values] { std::apply(kernel, values); });
+  const cudaError_t error = stand_in::enqueue(stream, name, [=] {
+    stand_in::launch_fibers({name, grid, block, shared_bytes}, [&] { std::apply(kernel, values); });
+  });
 #else
-  cudaError_t error = std::apply(
+  const cudaError_t error = std::apply(
       [&](auto&... value) {
         void* pointers[] = {&value...};
         return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, pointers, shared_bytes, stream);
       },
       values);
+#endif
   if (error != cudaSuccess) {
     (void)cudaGetLastError();  // it was this call's: the next one starts clean
     launch_failed(name, grid, block, error);
   }
-#endif
 }
 
 /// Blocks of `size` for n items; 0 for none.

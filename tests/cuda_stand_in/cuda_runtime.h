@@ -9,3 +9,4 @@
 // After the types.
 #include "fibers.h"
 #include "intrinsics.h"
+#include "runtime.h"
