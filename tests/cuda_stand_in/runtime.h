@@ -39,6 +39,8 @@ std::vector<std::pair<std::string, std::uint64_t>> calls();
 /// calling thread, and what it throws is the caller's: for tests of kernels alone, whose arrays are host memory.
 cudaError_t enqueue(cudaStream_t stream, const char* kernel, std::function<void()> work);
 
+/// Counts a call of another library's, and says what it should answer.
+cudaError_t count_call(const char* name);
 /// What the first kernel that failed had to say.
 std::string failure();
 /// Work that came without a stream since reset: none in the product.
