@@ -32,3 +32,10 @@ template <class T>
 T __shfl_sync(unsigned mask, T value, int from) {
   return stand_in::exchange(mask, value, static_cast<unsigned>(from) % 32);
 }
+
+/// Blocks and their fibers run one after another.
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long v) {
+  const unsigned long long before = *at;
+  *at = before + v;
+  return before;
+}
