@@ -43,7 +43,7 @@ class Products {
   Products(std::string device, std::uint64_t workspace_bytes);
   ~Products();
 
-  /// C = op(A)·op(B), or C += (C fp32). `workspace`: 256-byte aligned device memory of workspace_bytes.
+  /// C = op(A)·op(B), or C += (C fp32). `workspace`: 64-byte aligned device memory of workspace_bytes.
   void run(const ProductShape& shape, const void* a, const void* b, bool accumulate, void* c, std::byte* workspace,
            cudaStream_t stream);
 
