@@ -248,7 +248,8 @@ std::string Products::to_json() const {
 
 bool Products::from_json(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object() || json.value("identity", nlohmann::json()) != identity() || !json.contains("algorithms")) return false;
+  if (!json.is_object() || json.value("identity", nlohmann::json()) != identity() || !json.contains("algorithms"))
+    return false;
   std::map<std::string, Algorithm> chosen;
   for (const auto& [key, numbers] : json["algorithms"].items()) {
     const std::optional<Algorithm> algorithm = algorithm_of(numbers);
