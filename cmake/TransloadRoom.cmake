@@ -1,16 +1,25 @@
 # transload_options(target): warnings are errors, fixed floating-point rules, sanitizers.
 function(transload_options target)
   # -Wno-restrict: g++ 12 sees overlapping strings that are not there (GCC bug 105651).
-  target_compile_options(
-    ${target} PRIVATE -Wall -Wextra -Wshadow -Wno-unused-parameter -Wno-missing-field-initializers -Wno-restrict
-                      -Werror -ffp-contract=off -fno-math-errno -fno-trapping-math)
+  set(options -Wall -Wextra -Wshadow -Wno-unused-parameter -Wno-missing-field-initializers -Wno-restrict -Werror
+              -ffp-contract=off -fno-math-errno -fno-trapping-math)
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${options}>")
   if(TRANSLOAD_SANITIZE)
     string(REPLACE ";" "," list "${TRANSLOAD_SANITIZE}")
     # With sanitizers g++ 12 takes parts of std::regex and std::function for uninitialized.
-    target_compile_options(${target} PRIVATE -fsanitize=${list} -fno-omit-frame-pointer -fno-sanitize-recover=all
-                                             -Wno-maybe-uninitialized)
+    set(options -fsanitize=${list} -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-maybe-uninitialized)
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${options}>")
     target_link_options(${target} PRIVATE -fsanitize=${list})
   endif()
+endfunction()
+
+# transload_cuda_options(target): warnings are errors, nothing is contracted; registers are printed, spills are errors.
+function(transload_cuda_options target)
+  set(options -fmad=false -Werror=all-warnings
+              -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-Wno-missing-field-initializers,-Werror
+              -Xptxas=-v,--warn-on-spills,--warn-on-local-memory-usage)
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${options}>")
+  set_target_properties(${target} PROPERTIES RULE_LAUNCH_COMPILE ${CMAKE_SOURCE_DIR}/scripts/cuda_registers)
 endfunction()
 
 # transload_room(name DIR folder LIBS …): the library transload_<name> of all sources in the folder.

@@ -13,6 +13,15 @@ constexpr std::uint64_t kLow32 = 0xFFFFFFFFu;
 constexpr int kLeastExponent = -1074;  // of the lowest bit of the lowest limb
 }  // namespace
 
+ExactSum::ExactSum(const std::array<std::uint64_t, kLimbs>& limbs, bool poisoned) : poisoned_(poisoned) {
+  std::uint64_t carry = 0;
+  for (std::size_t i = 0; i < limbs.size(); ++i) {
+    const std::uint64_t low = (limbs[i] & kLow32) + (carry & kLow32);
+    limbs_[i] = static_cast<std::int64_t>(low & kLow32);
+    carry = (limbs[i] >> 32) + (carry >> 32) + (low >> 32);
+  }
+}
+
 void ExactSum::add(double v) {
   const auto bits = std::bit_cast<std::uint64_t>(v);
   const auto exponent = static_cast<int>((bits >> 52) & 0x7FF);

@@ -14,6 +14,11 @@ namespace transload::kernels {
 /// nearest even (infinity beyond the largest double). A non-finite addend sets poisoned(), and value() is then NaN.
 class ExactSum {
  public:
+  static constexpr int kLimbs = 70;  ///< 32 bits of weight each, 2^-1074 … 2^1024 and headroom
+
+  ExactSum() = default;
+  /// A sum that was formed elsewhere: limb i counts 2^(32·i − 1074), and may have carried over.
+  ExactSum(const std::array<std::uint64_t, kLimbs>& limbs, bool poisoned);
   void add(double v);
   void merge(const ExactSum& other);
   double value() const;
@@ -21,7 +26,6 @@ class ExactSum {
 
  private:
   void normalize();
-  static constexpr int kLimbs = 70;  // 32 bits of weight each, 2^-1074 … 2^1024 and headroom
   static constexpr std::uint32_t kMostAdds = 1u << 30;
   std::array<std::int64_t, kLimbs> limbs_{};  ///< each at most (adds_ + 1) · (2^32 − 1): far from overflow
   std::uint32_t adds_ = 0;                    ///< since the carries were last propagated; at most kMostAdds

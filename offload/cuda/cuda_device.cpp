@@ -103,13 +103,17 @@ CudaDevice::CudaDevice(int ordinal) {
     throw InputError(fmt::format("There is no CUDA device {}: the driver shows {}.", ordinal, devices.size()));
   facts_ = devices[static_cast<std::size_t>(ordinal)];
   check(cudaSetDevice(ordinal), "cudaSetDevice", facts_.name);
-  std::size_t free = 0, total = 0;
-  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo", facts_.name);
-  facts_.free_bytes = free;
+  facts_.free_bytes = free_bytes();
   moves_ = std::make_unique<MoveStream>();
 }
 
 CudaDevice::~CudaDevice() = default;
+
+std::uint64_t CudaDevice::free_bytes() const {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo", facts_.name);
+  return free;
+}
 
 std::unique_ptr<TierMemory> CudaDevice::memory(std::uint64_t bytes) {
   void* base = nullptr;

@@ -30,6 +30,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   const DeviceFacts& facts() const { return facts_; }
+  std::uint64_t free_bytes() const;  ///< now
   /// Empty where host memory is page-locked; else what the system said, with the amount and the limit.
   const std::string& unpinned_reason() const { return unpinned_reason_; }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "train/accelerator.h"
+
 namespace transload::cli {
 
 struct ProcessorFacts {
@@ -49,10 +51,16 @@ struct FolderFacts {
   double read = 0, write = 0, duplex = 0;  ///< bytes a second; duplex: both directions in sum
 };
 
+struct GpuFacts {
+  std::string reason;  ///< why there are none
+  std::vector<AcceleratorFacts> gpus;
+};
+
 struct ProbeFacts {
   ProcessorFacts processor;
   MemoryFacts memory;
   NumaFacts numa;
+  GpuFacts gpu;
   std::vector<FolderFacts> folders;
   std::vector<std::string> advice;
 };
@@ -60,6 +68,7 @@ struct ProbeFacts {
 ProcessorFacts probe_processor();
 MemoryFacts probe_memory();
 NumaFacts probe_numa();
+GpuFacts probe_gpus();
 FolderFacts probe_folder(const std::string& folder);
 std::vector<std::string> advice_for(const ProbeFacts& facts);
 

@@ -57,6 +57,8 @@ nlohmann::json json_of(const ProbeFacts& p) {
   nlohmann::json nodes = nlohmann::json::array(), folders = nlohmann::json::array();
   for (const NumaNode& n : p.numa.nodes) nodes.push_back({{"node", n.node}, {"bytes", n.bytes}, {"cores", n.cores}});
   for (const FolderFacts& f : p.folders) folders.push_back(json_of(f));
+  nlohmann::json gpus = nlohmann::json::array();
+  for (const AcceleratorFacts& g : p.gpu.gpus) gpus.push_back({{"name", g.name}, {"total_bytes", g.total_bytes}});
   const std::uint64_t lockable = p.memory.lockable_bytes;
   return {{"processor",
            {{"name", p.processor.name},
@@ -76,6 +78,8 @@ nlohmann::json json_of(const ProbeFacts& p) {
             {"transparent_huge_pages", p.memory.transparent_huge_pages},
             {"reserved_huge_pages", p.memory.reserved_huge_pages}}},
           {"numa", {{"source", p.numa.source}, {"nodes", nodes}}},
+          {"gpus", gpus},
+          {"no_gpu_reason", p.gpu.reason},
           {"nvme", folders},
           {"advice", p.advice}};
 }
@@ -91,6 +95,8 @@ void print_machine(const ProbeFacts& p) {
              format_size(p.memory.reserve_bytes));
   for (const NumaNode& n : p.numa.nodes)
     fmt::print("NUMA node {}  {}, cores {} ({})\n", n.node, format_size(n.bytes), n.cores, p.numa.source);
+  for (const AcceleratorFacts& g : p.gpu.gpus) fmt::print("GPU          {}, {}\n", g.name, format_size(g.total_bytes));
+  if (p.gpu.gpus.empty()) fmt::print("GPU          none: {}\n", p.gpu.reason);
   fmt::print("Page locking {}{}\n",
              p.memory.lockable_bytes == UINT64_MAX ? "no limit" : format_size(p.memory.lockable_bytes),
              p.memory.lock_exempt ? ", of which this process is exempt" : "");
@@ -137,9 +143,19 @@ std::vector<std::string> advice_for(const ProbeFacts& p) {
   return advice;
 }
 
+GpuFacts probe_gpus() {
+  GpuFacts facts;
+  facts.gpus = list_accelerators(&facts.reason);
+  return facts;
+}
+
 int run_probe(const ProbeArguments& arguments) {
-  ProbeFacts facts{
-      .processor = probe_processor(), .memory = probe_memory(), .numa = probe_numa(), .folders = {}, .advice = {}};
+  ProbeFacts facts{.processor = probe_processor(),
+                   .memory = probe_memory(),
+                   .numa = probe_numa(),
+                   .gpu = probe_gpus(),
+                   .folders = {},
+                   .advice = {}};
   bool failed = false;
   for (const std::string& folder : arguments.nvme) {
     facts.folders.push_back(probe_folder(folder));

@@ -107,13 +107,16 @@ void check_memory(const TrainOptions& o, const GivenSettings& said) {
   if (o.device == DeviceKind::cpu && o.device_memory > 0)
     contradiction(
         "--device-memory contradicts --device cpu: the processor computes in host memory. Say --host-memory, "
-        "or --device emulated.");
+        "or --device cuda or emulated.");
+  if (o.device == DeviceKind::cuda && o.link_rate > 0)
+    contradiction("--link-rate contradicts --device cuda: a GPU's link is as fast as it is. Leave it out.");
   if (o.device == DeviceKind::cpu && o.link_rate > 0)
     contradiction("--link-rate contradicts --device cpu: there is no link. Say --device emulated, or leave it out.");
   if (has(said, "host-memory") && o.host_memory == 0)
     contradiction("--host-memory must be above 0; leave it out to use what the machine has left.");
-  if (has(said, "device-memory") && o.device_memory == 0 && o.device == DeviceKind::emulated)
-    contradiction("--device-memory must be above 0; leave it out to use a quarter of --host-memory.");
+  if (has(said, "device-memory") && o.device_memory == 0 && o.device != DeviceKind::cpu)
+    contradiction(fmt::format("--device-memory must be above 0; leave it out to use {}.",
+                              o.device == DeviceKind::cuda ? "what the GPU has free" : "a quarter of --host-memory"));
   if (o.nvme_capacity == 0) {
     for (const char* name : {"nvme", "commit-every", "export-every", "durability", "io"})
       if (has(said, name))

@@ -105,17 +105,20 @@ void add_training(std::vector<Setting>& s) {
 
 void add_memory(std::vector<Setting>& s) {
   const std::string group = "Memory";
-  s.push_back({"device", "KIND", group,
-               "cpu (default): two tiers, host and NVMe | emulated: a device tier in host memory with streams and "
-               "copies of its own",
-               false, [](TrainOptions& o, Text v, Text w) {
-                 o.device = parse_choice(v, w, {"cpu", "emulated"}) == 0 ? DeviceKind::cpu : DeviceKind::emulated;
-               }});
+  s.push_back(
+      {"device", "KIND", group,
+       "cpu (default): two tiers, host and NVMe | cuda: a GPU's memory besides | emulated: a device tier in host "
+       "memory with streams and copies of its own",
+       false, [](TrainOptions& o, Text v, Text w) {
+         o.device = static_cast<DeviceKind>(parse_choice(v, w, {"cpu", "emulated", "cuda"}));
+       }});
   const auto size = [&s, &group](Text name, Text help, std::uint64_t TrainOptions::*field) {
     s.push_back(
         {name, "SIZE", group, help, false, [field](TrainOptions& o, Text v, Text w) { o.*field = parse_size(v, w); }});
   };
-  size("device-memory", "budget of the emulated device (a quarter of --host-memory)", &TrainOptions::device_memory);
+  size("device-memory",
+       "budget of the device (cuda: what is free, less a stated reserve; emulated: a quarter of --host-memory)",
+       &TrainOptions::device_memory);
   s.push_back({"link-rate", "RATE", group, "emulated link, each way, such as 25GB/s (memory speed)", false,
                [](TrainOptions& o, Text v, Text w) { o.link_rate = parse_rate(v, w); }});
   size("host-memory", "budget of host memory (what the machine or container leaves, less a stated reserve)",

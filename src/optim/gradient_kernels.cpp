@@ -1,9 +1,11 @@
 #include "optim/gradient_kernels.h"
 
 #include <tbb/parallel_for.h>
+#include <tbb/parallel_reduce.h>
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "kernels/cpu/layers.h"
 
@@ -19,9 +21,30 @@ void over_grains(std::uint64_t n, Fn fn) {
                     [&](std::uint64_t t) { fn(t * kGrain, std::min((t + 1) * kGrain, n)); });
 }
 
-}  // namespace
+/// Squares of elements [begin, end) of a block.
+template <class T>
+void add_squares_of(const BlockView& block, std::uint64_t begin, std::uint64_t end, kernels::ExactSum& sum) {
+  block.for_each_run(begin * sizeof(T), end * sizeof(T), [&](std::byte* data, std::uint64_t, std::uint64_t bytes) {
+    kernels::add_squares(reinterpret_cast<const T*>(data), static_cast<std::int64_t>(bytes / sizeof(T)), sum);
+  });
+}
 
-void store_or_add(const BlockView& block, std::uint64_t at, std::uint64_t n, const float* values, bool add) {
+class CpuGradientKernels final : public GradientKernels {
+ public:
+  void zero(const BlockView& block) override { block.zero(0, block.bytes()); }
+  void store_or_add(const BlockView& block, std::uint64_t at, std::uint64_t n, const float* values, bool add) override;
+  void round_values(const BlockView& block, std::uint64_t at, std::uint64_t n, const float* values) override;
+  void round_sum(const BlockView& sums, const BlockView& block, std::uint64_t at, std::uint64_t n,
+                 const float* values) override;
+  void add_squares(const BlockView& block, Dtype dtype, std::uint64_t at, std::uint64_t n) override;
+  kernels::ExactSum take_squares() override { return std::exchange(squares_, {}); }
+
+ private:
+  kernels::ExactSum squares_;  // written on the compute stream, read behind its end
+};
+
+void CpuGradientKernels::store_or_add(const BlockView& block, std::uint64_t at, std::uint64_t n, const float* values,
+                                      bool add) {
   over_grains(n, [&](std::uint64_t begin, std::uint64_t end) {
     block.for_each_run((at + begin) * 4, (at + end) * 4,
                        [&](std::byte* data, std::uint64_t offset, std::uint64_t bytes) {
@@ -36,7 +59,7 @@ void store_or_add(const BlockView& block, std::uint64_t at, std::uint64_t n, con
   });
 }
 
-void round_values(const BlockView& block, std::uint64_t at, std::uint64_t n, const float* values) {
+void CpuGradientKernels::round_values(const BlockView& block, std::uint64_t at, std::uint64_t n, const float* values) {
   over_grains(n, [&](std::uint64_t begin, std::uint64_t end) {
     block.for_each_run((at + begin) * 2, (at + end) * 2,
                        [&](std::byte* data, std::uint64_t offset, std::uint64_t bytes) {
@@ -46,7 +69,8 @@ void round_values(const BlockView& block, std::uint64_t at, std::uint64_t n, con
   });
 }
 
-void round_sum(const BlockView& sums, const BlockView& block, std::uint64_t at, std::uint64_t n, const float* values) {
+void CpuGradientKernels::round_sum(const BlockView& sums, const BlockView& block, std::uint64_t at, std::uint64_t n,
+                                   const float* values) {
   over_grains(n, [&](std::uint64_t begin, std::uint64_t end) {
     std::array<float, 1024> sum;
     while (begin < end) {
@@ -60,5 +84,26 @@ void round_sum(const BlockView& sums, const BlockView& block, std::uint64_t at, 
     }
   });
 }
+
+void CpuGradientKernels::add_squares(const BlockView& block, Dtype dtype, std::uint64_t at, std::uint64_t n) {
+  squares_.merge(tbb::parallel_reduce(
+      tbb::blocked_range<std::uint64_t>(0, (n + kGrain - 1) / kGrain), kernels::ExactSum(),
+      [&](const tbb::blocked_range<std::uint64_t>& range, kernels::ExactSum sum) {
+        const std::uint64_t begin = at + range.begin() * kGrain, end = at + std::min(range.end() * kGrain, n);
+        if (dtype == Dtype::bf16)
+          add_squares_of<bf16>(block, begin, end, sum);
+        else
+          add_squares_of<float>(block, begin, end, sum);
+        return sum;
+      },
+      [](kernels::ExactSum a, const kernels::ExactSum& b) {
+        a.merge(b);
+        return a;
+      }));
+}
+
+}  // namespace
+
+std::unique_ptr<GradientKernels> make_cpu_gradient_kernels() { return std::make_unique<CpuGradientKernels>(); }
 
 }  // namespace transload

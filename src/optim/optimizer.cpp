@@ -1,14 +1,12 @@
 #include "optim/optimizer.h"
 
 #include <tbb/parallel_for.h>
-#include <tbb/parallel_reduce.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "base/check.h"
-#include "optim/gradient_kernels.h"
 
 namespace transload {
 
@@ -33,7 +31,6 @@ struct ChunkState {
   bool gradient_started = false;     ///< the gradient block has a version of this step
   bool partial_started = false;
   bool update_pending = false;
-  kernels::ExactSum squares;  ///< written on the compute stream, read behind the verdict
 };
 
 struct ParamState {
@@ -53,12 +50,13 @@ struct Optimizer::Impl {
         compute(compute_in),
         host(host_in),
         options(options_in),
-        planes(planes_of(layout_in)) {}
+        planes(planes_of(layout_in)),
+        gradients(options.gradients != nullptr ? options.gradients : make_cpu_gradient_kernels()) {}
 
   void contribute_piece(const Piece& piece, std::uint64_t from, std::uint64_t count, const float* values);
   void apply(ChunkId chunk);
   void update_range(const Chunk& chunk, const BlockView (&views)[5], std::uint64_t begin, std::uint64_t end) const;
-  void sum_squares(ChunkId chunk, const BlockView& gradient);
+  void add_squares(ChunkId chunk, const BlockView& gradient) const;
   BlockId block(ChunkId c, int plane) const { return layout.block(c, plane); }
   bool gradient_is_bf16() const { return layout.planes()[planes.gradient].dtype == Dtype::bf16; }
 
@@ -68,6 +66,7 @@ struct Optimizer::Impl {
   Stream& host;
   Options options;
   Planes planes;
+  std::shared_ptr<GradientKernels> gradients;
   std::vector<ChunkState> chunks;
   std::vector<ParamState> params;
   std::vector<std::uint64_t> step_counts;
@@ -143,9 +142,9 @@ void Optimizer::Impl::contribute_piece(const Piece& piece, std::uint64_t from, s
     compute.wait(partial.ready);
   }
   if (through_partial && !last) {
-    compute.launch([view = partial.view, zero_partial, first, at, count, values] {
-      if (zero_partial) view.zero(0, view.bytes());
-      store_or_add(view, at, count, values, !first);
+    compute.launch([this, view = partial.view, zero_partial, first, at, count, values] {
+      if (zero_partial) gradients->zero(view);
+      gradients->store_or_add(view, at, count, values, !first);
     });
   } else {
     const bool zero_gradient = !chunk.gradient_started;
@@ -155,15 +154,15 @@ void Optimizer::Impl::contribute_piece(const Piece& piece, std::uint64_t from, s
     compute.wait(gradient.ready);
     compute.launch([this, id = piece.chunk, view = gradient.view, sums = partial.view, through_partial, zero_gradient,
                     first, complete, at, count, values] {
-      if (zero_gradient) view.zero(0, view.bytes());
+      if (zero_gradient) gradients->zero(view);
       if (through_partial) {
-        round_sum(sums, view, at, count, values);
+        gradients->round_sum(sums, view, at, count, values);
       } else if (gradient_is_bf16()) {
-        round_values(view, at, count, values);
+        gradients->round_values(view, at, count, values);
       } else {
-        store_or_add(view, at, count, values, !first);
+        gradients->store_or_add(view, at, count, values, !first);
       }
-      if (complete) sum_squares(id, view);
+      if (complete) add_squares(id, view);
     });
     blocks.unpin(std::move(gradient), compute);
   }
@@ -171,48 +170,25 @@ void Optimizer::Impl::contribute_piece(const Piece& piece, std::uint64_t from, s
   chunk.final_elements = final_now;
 }
 
-void Optimizer::Impl::sum_squares(ChunkId id, const BlockView& gradient) {
-  const std::uint64_t size = gradient_is_bf16() ? 2 : 4;
-  kernels::ExactSum total;
-  for (const Piece& piece : layout.chunk(id).pieces) {
-    if (params[piece.param.value].contributions == 0) continue;
-    const std::uint64_t tasks = (piece.count + kGrain - 1) / kGrain;
-    total.merge(tbb::parallel_reduce(
-        tbb::blocked_range<std::uint64_t>(0, tasks), kernels::ExactSum(),
-        [&](const tbb::blocked_range<std::uint64_t>& range, kernels::ExactSum sum) {
-          const std::uint64_t begin = piece.chunk_begin + range.begin() * kGrain;
-          const std::uint64_t end = piece.chunk_begin + std::min(range.end() * kGrain, piece.count);
-          gradient.for_each_run(begin * size, end * size, [&](std::byte* data, std::uint64_t, std::uint64_t bytes) {
-            const auto n = static_cast<std::int64_t>(bytes / size);
-            if (size == 2)
-              kernels::add_squares(reinterpret_cast<const bf16*>(data), n, sum);
-            else
-              kernels::add_squares(reinterpret_cast<const float*>(data), n, sum);
-          });
-          return sum;
-        },
-        [](kernels::ExactSum a, const kernels::ExactSum& b) {
-          a.merge(b);
-          return a;
-        }));
-  }
-  chunks[id.value].squares = total;
+void Optimizer::Impl::add_squares(ChunkId id, const BlockView& gradient) const {
+  const Dtype dtype = gradient_is_bf16() ? Dtype::bf16 : Dtype::f32;
+  for (const Piece& piece : layout.chunk(id).pieces)
+    if (params[piece.param.value].contributions > 0)
+      gradients->add_squares(gradient, dtype, piece.chunk_begin, piece.count);
 }
 
 Verdict Optimizer::finish_backward() {
   impl_->compute.synchronize();
   Verdict verdict;
-  kernels::ExactSum total;
   for (std::size_t c = 0; c < impl_->chunks.size(); ++c) {
     ChunkState& chunk = impl_->chunks[c];
     TRANSLOAD_CHECK(chunk.final_elements == chunk.trainable, "chunk {}: {} final gradients of {}", c,
                     chunk.final_elements, chunk.trainable);
-    total.merge(chunk.squares);
-    chunk.squares = {};
     chunk.final_elements = 0;
     chunk.partial_started = false;
   }
   for (ParamState& param : impl_->params) param.round = 0;
+  const kernels::ExactSum total = impl_->gradients->take_squares();
   verdict.finite = !total.poisoned();
   verdict.norm = verdict.finite ? std::sqrt(total.value()) : std::nan("");
   const double clip = impl_->options.clip_norm;

@@ -12,7 +12,7 @@
 #include "chunk/layout.h"
 #include "engine/block_access.h"
 #include "kernels/cpu/adamw.h"
-#include "kernels/cpu/exact_sum.h"
+#include "optim/gradient_kernels.h"
 
 namespace transload {
 
@@ -31,8 +31,9 @@ struct ParamHyper {
 class Optimizer {
  public:
   struct Options {
-    double clip_norm = 1.0;          ///< ≤ 0: none
-    Tier compute_tier = Tier::host;  ///< where gradients are made
+    double clip_norm = 1.0;                                ///< ≤ 0: none
+    Tier compute_tier = Tier::host;                        ///< where gradients are made
+    std::shared_ptr<GradientKernels> gradients = nullptr;  ///< of the processor that makes them; null: the CPU's
   };
   /// `contributions[p]`: how many times backward adds to parameter p in a step (uses × micro-batches); 0 for frozen.
   Optimizer(const Layout& layout, BlockAccess& blocks, Stream& compute, Stream& host, Options options,

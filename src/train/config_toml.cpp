@@ -70,9 +70,9 @@ std::string training(const TrainOptions& o) {
 }
 
 std::string memory(const TrainOptions& o) {
-  std::string out = fmt::format("device = \"{}\"\nhost-memory = {}\n", o.device == DeviceKind::cpu ? "cpu" : "emulated",
-                                exact_size(o.host_memory));
-  if (o.device == DeviceKind::emulated) {
+  std::string out =
+      fmt::format("device = \"{}\"\nhost-memory = {}\n", transload::name_of(o.device), exact_size(o.host_memory));
+  if (o.device != DeviceKind::cpu) {
     out += fmt::format("device-memory = {}\n", exact_size(o.device_memory));
     if (o.link_rate > 0) out += fmt::format("link-rate = \"{:.0f}B/s\"\n", o.link_rate);
   }

@@ -58,7 +58,8 @@ Loop::Loop(const TrainOptions& options, Prepared& prepared, const Inputs& inputs
     plans_[i] = {*traces[i], make_plan(plan_input(prepared, *traces[i], session.rates()))};
   if (!options.lru) prepared.plan.plan = plans_[0].plan;
   remove_torn_exports();
-  record_.write("run", run_header(options, prepared, session.rates(), session.store_facts(), start.steps_seen));
+  record_.write("run", run_header(options, prepared, session.rates(), session.store_facts(), session.accelerator(),
+                                  start.steps_seen));
 }
 
 std::uint64_t Loop::samples_a_step() const {
@@ -179,12 +180,21 @@ void Loop::commit() {
   const auto start = Clock::now();
   session_.commit(position_);
   pending_ = false;
+  keep_algorithms();
   committed_steps_ = position_.steps_seen;
   last_commit_ = Clock::now();
   const double seconds = seconds_since(start);
   record_.write("commit", fmt::format("\"step\":{},\"seconds\":{}", position_.steps_seen, seconds));
   record_.flush();
   if (observer_.committed) observer_.committed(position_.steps_seen, seconds);
+}
+
+/// A run that goes on from this commit multiplies as this one.
+void Loop::keep_algorithms() {
+  const Accelerator* accelerator = session_.accelerator();
+  if (accelerator == nullptr || accelerator->algorithm_count() == algorithms_kept_) return;
+  folder_.write_file(kAlgorithmsFile, accelerator->algorithms());
+  algorithms_kept_ = accelerator->algorithm_count();
 }
 
 void Loop::evaluate() {

@@ -44,6 +44,7 @@ class Loop {
   void report(Pass pass, double loss, const Verdict& verdict, double lr, double seconds);
   void stop_when_never_finite();
   void commit();
+  void keep_algorithms();
   bool commit_is_due() const;
   void evaluate();
   void export_now();
@@ -66,6 +67,7 @@ class Loop {
   int plan_in_use_ = -1;
   bool pending_ = false;  ///< updates wait for the next forward
   std::uint64_t committed_steps_ = 0;
+  std::size_t algorithms_kept_ = 0;
   std::chrono::steady_clock::time_point last_commit_;
   EngineCounters before_;
   std::uint64_t compute_before_ns_ = 0, update_before_ns_ = 0;

@@ -21,7 +21,7 @@ constexpr std::uint64_t kMostElements = std::uint64_t{1} << 60;
 constexpr std::uint64_t kInFlightBlocks = 8;  // of the largest, that transfers on their way may take
 constexpr std::uint64_t kSlotGrain = 4096;    // slots are multiples of the file's alignment, at most this
 
-bool has_device(const TrainOptions& options) { return options.device == DeviceKind::emulated; }
+bool has_device(const TrainOptions& options) { return options.device != DeviceKind::cpu; }
 
 /// The most of a tier that any trace of the run needs pinned at once.
 LeastBudget least_of(const StepCode& code, std::uint64_t frame_bytes, bool device) {
@@ -215,10 +215,11 @@ std::vector<Remedy> remedies(const TrainOptions& options, std::uint64_t chunk_by
   return out;
 }
 
-std::string would_fit(const TrainOptions& options, const ModelConfig& config, std::uint64_t chunk_bytes) {
+std::string would_fit(const TrainOptions& options, const ModelConfig& config, std::uint64_t chunk_bytes,
+                      Accelerator* accelerator) {
   std::string text;
   for (const Remedy& remedy : remedies(options, chunk_bytes)) {
-    const StepCode code = make_step_code(config, remedy.options, remedy.chunk_bytes);
+    const StepCode code = make_step_code(config, remedy.options, remedy.chunk_bytes, accelerator);
     if (fits(needed(code, remedy.options, frame_bytes_for(remedy.chunk_bytes)), options))
       text += fmt::format(", or {}", remedy.flag);
   }
@@ -227,7 +228,7 @@ std::string would_fit(const TrainOptions& options, const ModelConfig& config, st
 }
 
 [[noreturn]] void refuse_budget(const TrainOptions& options, const ModelConfig& config, const LeastBudget& least,
-                                std::uint64_t chunk) {
+                                std::uint64_t chunk, Accelerator* accelerator) {
   const bool host = least.host_bytes > options.host_memory;
   const std::uint64_t need = host ? least.host_bytes : least.device_bytes;
   const std::uint64_t given = host ? options.host_memory : options.device_memory;
@@ -237,28 +238,50 @@ std::string would_fit(const TrainOptions& options, const ModelConfig& config, st
       fmt::format("This run needs at least {} of {} memory (chunks of {}) and --{}-memory gives {}. It would fit with "
                   "--{}-memory {}{}.",
                   need_text, tier, format_size(chunk), tier, given_text, tier, flag_size(need),
-                  would_fit(options, config, chunk)),
+                  would_fit(options, config, chunk, accelerator)),
       need, given);
 }
 
-/// Memory that the user left to us: what is really free less a reserve; a quarter of the host's for the device.
-void resolve_memory(TrainOptions& options, std::vector<std::string>& notes) {
+/// What other programs, lazily loaded kernels and the kernels' own few arrays may still take of a GPU.
+constexpr std::uint64_t kDeviceReserve = 512 * MiB;
+
+void resolve_device_memory(TrainOptions& options, const AcceleratorFacts& gpu, std::vector<std::string>& notes) {
+  const std::uint64_t reserve = std::min(kDeviceReserve, gpu.free_bytes / 4);
+  const bool left_to_us = options.device_memory == 0;
+  if (left_to_us) options.device_memory = gpu.free_bytes - reserve;
+  if (options.device_memory > gpu.free_bytes) {
+    const auto [given, free] = format_sizes(options.device_memory, gpu.free_bytes);
+    throw BudgetError(fmt::format("--device-memory gives {}, but {} has {} free.", given, gpu.name, free),
+                      options.device_memory, gpu.free_bytes);
+  }
+  notes.push_back(
+      fmt::format("GPU: {}, {} free of {} ({} in use by its context, libraries and other programs). Device "
+                  "memory: {}{}.",
+                  gpu.name, format_size(gpu.free_bytes), format_size(gpu.total_bytes), format_size(gpu.taken_bytes),
+                  format_size(options.device_memory),
+                  left_to_us ? fmt::format(", after a reserve of {}", format_size(reserve)) : ""));
+}
+
+/// Memory that the user left to us: what is really free less a reserve; a quarter of the host's for an emulated device.
+void resolve_memory(TrainOptions& options, const Accelerator* accelerator, std::vector<std::string>& notes) {
   const MemoryLimit limit = memory_limit();
   const std::uint64_t left = limit.available_bytes - limit.reserve_bytes;
   if (options.host_memory == 0) {
     options.host_memory = left;
-    if (has_device(options))  // an emulated device lies in host memory too
+    if (options.device == DeviceKind::emulated)  // it lies in host memory too
       options.host_memory = options.device_memory == 0 ? left / 5 * 4 : left - std::min(left, options.device_memory);
     notes.push_back(fmt::format("Host memory: {}, of {} that the {} leaves free less a reserve of {}.",
                                 format_size(options.host_memory), format_size(limit.available_bytes), limit.source,
                                 format_size(limit.reserve_bytes)));
   }
-  if (has_device(options) && options.device_memory == 0) options.device_memory = options.host_memory / 4;
+  if (accelerator != nullptr) resolve_device_memory(options, accelerator->facts(), notes);
+  if (options.device == DeviceKind::emulated && options.device_memory == 0)
+    options.device_memory = options.host_memory / 4;
 }
 
 void note_memory(const TrainOptions& options, const Budgets& budgets, std::vector<std::string>& notes) {
   const MemoryLimit limit = memory_limit();
-  const std::uint64_t wanted = budgets.host_bytes + budgets.device_bytes;
+  const std::uint64_t wanted = budgets.host_bytes + (options.device == DeviceKind::emulated ? budgets.device_bytes : 0);
   if (wanted > limit.available_bytes) {
     const auto [wanted_text, free_text] = format_sizes(wanted, limit.available_bytes);
     notes.push_back(fmt::format("The budgets take {}, more than the {} that the {} has free now.", wanted_text,
@@ -308,12 +331,13 @@ void check_chunks(const ModelConfig& config, const TrainOptions& options, std::u
 /// Step code and plan of one chunk size after the other; the last is kept.
 class Candidates {
  public:
-  Candidates(const TrainOptions& options, const ModelConfig& config) : options_(options), config_(config) {}
+  Candidates(const TrainOptions& options, const ModelConfig& config, Accelerator* accelerator)
+      : options_(options), config_(config), accelerator_(accelerator) {}
 
   /// The least host budget; more than there is where the device's is too small.
   std::uint64_t least(std::uint64_t chunk) {
     if (chunks_about(config_, options_, chunk) > kMostChunks) return UINT64_MAX;
-    code_ = make_step_code(config_, options_, chunk);
+    code_ = make_step_code(config_, options_, chunk, accelerator_);
     least_ = needed(code_, options_, frame_bytes_for(chunk));
     if (least_.host_bytes + least_.device_bytes < smallest_.host_bytes + smallest_.device_bytes) {
       smallest_ = least_;
@@ -335,6 +359,7 @@ class Candidates {
  private:
   const TrainOptions& options_;
   const ModelConfig& config_;
+  Accelerator* accelerator_;
   StepCode code_;
   LeastBudget least_, smallest_{.device_bytes = UINT64_MAX / 2, .host_bytes = UINT64_MAX / 2};
   std::uint64_t smallest_chunk_ = 0;
@@ -360,15 +385,16 @@ std::uint64_t choose_chunk(Candidates& candidates, const TrainOptions& options, 
 
 }  // namespace
 
-Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes) {
+Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes,
+                 Accelerator* accelerator) {
   std::vector<std::string> notes;
-  resolve_memory(options, notes);
+  resolve_memory(options, accelerator, notes);
   check_chunks(config, options, fixed_chunk_bytes);
-  Candidates candidates(options, config);
+  Candidates candidates(options, config, accelerator);
   std::uint64_t chunk = fixed_chunk_bytes;
   if (chunk == 0) chunk = choose_chunk(candidates, options, config);
   if (chunk == 0 || (fixed_chunk_bytes != 0 && candidates.least(chunk) > options.host_memory))
-    refuse_budget(options, config, candidates.smallest(), candidates.smallest_chunk());
+    refuse_budget(options, config, candidates.smallest(), candidates.smallest_chunk(), accelerator);
   Prepared prepared = std::move(candidates.plan(chunk));
   options.chunk_size = chunk;
   prepared.plan.notes = config.notes;

@@ -7,6 +7,7 @@
 
 #include "chunk/layout.h"
 #include "plan/planner.h"
+#include "train/accelerator.h"
 #include "train/trainer.h"
 
 namespace transload {
@@ -22,7 +23,8 @@ struct StepCode {
   Trace setup;                    ///< initial weights
 };
 std::vector<PlaneSpec> planes_for(const ModelConfig& config, const TrainOptions& options);
-StepCode make_step_code(const ModelConfig& config, const TrainOptions& options, std::uint64_t chunk_bytes);
+StepCode make_step_code(const ModelConfig& config, const TrainOptions& options, std::uint64_t chunk_bytes,
+                        Accelerator* accelerator);
 
 /// The tier that computes.
 Tier compute_tier(const TrainOptions& options);
@@ -35,8 +37,9 @@ struct Prepared {
 };
 
 /// `fixed_chunk_bytes`: a store's, or what the user asked for; 0: by search. Fills in options' memory where it is
-/// left to us. BudgetError where a budget is too small.
-Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes);
+/// left to us. `accelerator`: of --device cuda. BudgetError where a budget is too small.
+Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes,
+                 Accelerator* accelerator);
 
 /// The input of the planner for one of the traces of `prepared`.
 PlanInput plan_input(const Prepared& prepared, const Trace& trace, const Rates& rates);

@@ -118,4 +118,19 @@ Rates measure_rates(Store* store, const std::vector<SlotClass>& slots, std::uint
   return rates;
 }
 
+void measure_device(Device& device, std::uint64_t room_bytes, Rates& rates) {
+  const std::uint64_t bytes = std::max(std::min(kMostRoom, room_bytes / 2), 64 * KiB);
+  const auto there = device.memory(bytes), here = device.host_memory(bytes, true);
+  const auto stream = device.make_stream(4);
+  const BlockView on_device(there->base(), bytes), on_host(here->base(), bytes);
+  const auto rate = [&](const BlockView& from, const BlockView& to) {
+    return rate_of(bytes, [&] {
+      stream->launch([&] { device.copy(from, to, *stream); });
+      stream->synchronize();
+    });
+  };
+  rates.host_to_device = rate(on_host, on_device);
+  rates.device_to_host = rate(on_device, on_host);
+}
+
 }  // namespace transload

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/trace_types.h"
+#include "offload/device.h"
 #include "offload/store.h"
 
 namespace transload {
@@ -11,5 +12,8 @@ namespace transload {
 /// `store` may be null. Takes at most `room_bytes` of memory, given back before return; needs free slots, which it
 /// frees again. `link_rate`: the emulated device's, 0 for memory speed.
 Rates measure_rates(Store* store, const std::vector<SlotClass>& slots, std::uint64_t room_bytes, double link_rate);
+
+/// The links of a device, with memory as copies will use it: at most `room_bytes` on each side, given back.
+void measure_device(Device& device, std::uint64_t room_bytes, Rates& rates);
 
 }  // namespace transload

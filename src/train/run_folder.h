@@ -11,6 +11,9 @@
 
 namespace transload {
 
+/// In the run folder: algorithms of matrix products that an accelerator chose.
+inline constexpr const char* kAlgorithmsFile = "products.json";
+
 class RunFolder {
  public:
   /// Creates the folder where it is missing and takes its lock. InputError: a file, in use (by which process); IoError:

@@ -45,6 +45,18 @@ Json paths_json(const std::optional<Store::Facts>& store) {
   return paths;
 }
 
+Json gpu_json(const Accelerator* accelerator) {
+  if (accelerator == nullptr) return nullptr;
+  const AcceleratorFacts& facts = accelerator->facts();
+  const std::string reason = accelerator->unpinned_reason();
+  return {{"name", facts.name},
+          {"total_bytes", facts.total_bytes},
+          {"free_bytes", facts.free_bytes},
+          {"taken_bytes", facts.taken_bytes},
+          {"pinned", reason.empty()},
+          {"pinned_reason", reason}};
+}
+
 Json blocks_json(const std::vector<BlockSpec>& blocks) {
   Json out = Json::array();
   for (const BlockSpec& block : blocks) out.push_back({block.name, block.bytes, block.plane, block.durable});
@@ -62,7 +74,8 @@ std::string inside(const Json& object) {
 std::string json_number(double v) { return std::isfinite(v) ? fmt::format("{}", v) : "null"; }
 
 std::string run_header(const TrainOptions& options, const Prepared& prepared, const Rates& rates,
-                       const std::optional<Store::Facts>& store, std::uint64_t steps_before) {
+                       const std::optional<Store::Facts>& store, const Accelerator* accelerator,
+                       std::uint64_t steps_before) {
   const RunPlan& plan = prepared.plan;
   Json links;
   for (int i = 0; i < kLinks; ++i)
@@ -76,7 +89,8 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
                  {"steps", options.steps},
                  {"steps_before", steps_before},
                  {"tokens_per_step", options.shape.batch * options.shape.length * options.shape.accumulate},
-                 {"device", options.device == DeviceKind::cpu ? "cpu" : "emulated"},
+                 {"device", transload::name_of(options.device)},
+                 {"gpu", gpu_json(accelerator)},
                  {"policy", options.lru ? "lru" : "auto"},
                  {"threads", options.threads},
                  {"budgets",

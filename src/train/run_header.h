@@ -14,7 +14,8 @@ namespace transload {
 std::string json_number(double v);
 
 std::string run_header(const TrainOptions& options, const Prepared& prepared, const Rates& rates,
-                       const std::optional<Store::Facts>& store, std::uint64_t steps_before);
+                       const std::optional<Store::Facts>& store, const Accelerator* accelerator,
+                       std::uint64_t steps_before);
 
 /// The header where a drop-in optimizer keeps the record; budgets in bytes.
 std::string optimizer_header(const std::vector<BlockSpec>& blocks, std::uint64_t host_bytes, std::uint64_t least_bytes,

@@ -24,24 +24,49 @@ EngineOptions engine_options(const TrainOptions& options, const Budgets& budgets
 }  // namespace
 
 Session::Session(const TrainOptions& options, const Prepared& prepared, const Inputs& inputs,
-                 const std::optional<ResumePoint>& resume, const Observer& observer)
-    : options_(options), prepared_(prepared), inputs_(inputs) {
+                 const std::optional<ResumePoint>& resume, Accelerator* accelerator, const Observer& observer)
+    : options_(options), prepared_(prepared), inputs_(inputs), accelerator_(accelerator) {
   if (options.nvme_capacity > 0) open_store(resume, observer);
   const Budgets& budgets = prepared.plan.budgets;
-  rates_ = measure_rates(store_.get(), prepared.slots, budgets.host_bytes / 2, options.link_rate);
-  if (options.device == DeviceKind::emulated) device_ = make_emulated_device(options.link_rate);
+  measure_links();
   engine_ =
-      std::make_unique<Engine>(prepared.code.blocks, engine_options(options, budgets, device_.get()), store_.get());
+      std::make_unique<Engine>(prepared.code.blocks, engine_options(options, budgets, make_device()), store_.get());
+  if (accelerator_ != nullptr && !accelerator_->unpinned_reason().empty() && observer.say)
+    observer.say(
+        fmt::format("Copies to and from the GPU are slower than they could be: {}.", accelerator_->unpinned_reason()));
   access_ = std::make_unique<RecordingAccess>(*engine_, std::min(kMostEvents, 2 * prepared.code.step.accesses.size()));
   make_streams();
   optimizer_ = std::make_unique<Optimizer>(
       *prepared.code.layout, *access_, *compute_, *host_,
-      Optimizer::Options{.clip_norm = options.clip_norm, .compute_tier = compute_tier(options)},
+      Optimizer::Options{.clip_norm = options.clip_norm,
+                         .compute_tier = compute_tier(options),
+                         .gradients = accelerator_ == nullptr ? nullptr : accelerator_->make_gradient_kernels()},
       prepared.code.transformer->contributions());
   begin_state(resume, observer);
 }
 
-Session::~Session() = default;
+// Work in flight reads the optimizer and what it was given; after an exception nobody else has waited for it.
+Session::~Session() {
+  for (Stream* stream : {static_cast<Stream*>(compute_.get()), static_cast<Stream*>(host_.get())}) {
+    try {
+      if (stream != nullptr) stream->synchronize();
+    } catch (const std::exception&) {
+      // The first error is on its way to the user already.
+    }
+  }
+}
+
+Device* Session::make_device() {
+  if (accelerator_ != nullptr) return &accelerator_->device();
+  if (options_.device == DeviceKind::emulated) emulated_ = make_emulated_device(options_.link_rate);
+  return emulated_.get();
+}
+
+void Session::measure_links() {
+  const Budgets& budgets = prepared_.plan.budgets;
+  rates_ = measure_rates(store_.get(), prepared_.slots, budgets.host_bytes / 2, options_.link_rate);
+  if (accelerator_ != nullptr) measure_device(accelerator_->device(), budgets.device_bytes, rates_);
+}
 
 void Session::open_store(const std::optional<ResumePoint>& resume, const Observer& observer) {
   const std::string folder = place_of_store(options_);
@@ -60,13 +85,13 @@ void Session::open_store(const std::optional<ResumePoint>& resume, const Observe
 
 void Session::make_streams() {
   const auto make = [&]() -> std::unique_ptr<Stream> {
-    if (options_.device == DeviceKind::emulated) return std::make_unique<QueueStream>();
-    return std::make_unique<InlineStream>();
+    if (options_.device == DeviceKind::cpu) return std::make_unique<InlineStream>();
+    return std::make_unique<QueueStream>();
   };
-  compute_inner_ = make();
+  compute_inner_ = accelerator_ != nullptr ? accelerator_->make_compute_stream() : make();
   host_inner_ = make();
-  compute_ = std::make_unique<BusyStream>(*compute_inner_);
-  host_ = std::make_unique<BusyStream>(*host_inner_);
+  compute_ = std::make_unique<BusyStream>(*compute_inner_, accelerator_ != nullptr);
+  host_ = std::make_unique<BusyStream>(*host_inner_, false);
 }
 
 void Session::begin_state(const std::optional<ResumePoint>& resume, const Observer& observer) {

@@ -30,13 +30,14 @@ class Session {
  public:
   /// Takes the memory, makes or opens the store, measures the links, writes the first weights or adopts the commit.
   Session(const TrainOptions& options, const Prepared& prepared, const Inputs& inputs,
-          const std::optional<ResumePoint>& resume, const Observer& observer);
-  ~Session();
+          const std::optional<ResumePoint>& resume, Accelerator* accelerator, const Observer& observer);
+  ~Session();  ///< waits for what was launched
 
   Runtime runtime();
   Engine& engine() { return *engine_; }
   Optimizer& optimizer() { return *optimizer_; }
   RecordingAccess& access() { return *access_; }
+  const Accelerator* accelerator() const { return accelerator_; }
   const Rates& rates() const { return rates_; }
   std::optional<Store::Facts> store_facts() const;
   /// Of forward and backward, and of updates.
@@ -52,6 +53,8 @@ class Session {
 
  private:
   void open_store(const std::optional<ResumePoint>& resume, const Observer& observer);
+  Device* make_device();
+  void measure_links();
   void make_streams();
   void begin_state(const std::optional<ResumePoint>& resume, const Observer& observer);
   std::string metadata(const Position& position) const;
@@ -61,7 +64,8 @@ class Session {
   const Inputs& inputs_;
   std::unique_ptr<Store> store_;
   Rates rates_;
-  std::unique_ptr<Device> device_;
+  Accelerator* accelerator_;  // of --device cuda
+  std::unique_ptr<Device> emulated_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RecordingAccess> access_;
   std::unique_ptr<Stream> compute_inner_, host_inner_;

@@ -8,9 +8,7 @@
 
 namespace transload {
 
-Tier compute_tier(const TrainOptions& options) {
-  return options.device == DeviceKind::emulated ? Tier::device : Tier::host;
-}
+Tier compute_tier(const TrainOptions& options) { return options.device == DeviceKind::cpu ? Tier::host : Tier::device; }
 
 namespace {
 
@@ -47,11 +45,13 @@ std::vector<PlaneSpec> planes_for(const ModelConfig& config, const TrainOptions&
   return training_planes(options.dtype, options.gradients, partial);
 }
 
-StepCode make_step_code(const ModelConfig& config, const TrainOptions& options, std::uint64_t chunk_bytes) {
+StepCode make_step_code(const ModelConfig& config, const TrainOptions& options, std::uint64_t chunk_bytes,
+                        Accelerator* accelerator) {
   StepCode code;
   code.layout =
       std::make_unique<Layout>(model_params(config, options.freeze), planes_for(config, options), chunk_bytes);
-  code.transformer = std::make_unique<Transformer>(config, *code.layout, options.shape);
+  code.transformer = std::make_unique<Transformer>(
+      config, *code.layout, options.shape, accelerator == nullptr ? nullptr : accelerator->make_kernels(options.dtype));
   code.blocks = code.layout->blocks();
   const auto& kept = code.transformer->kept_blocks();
   code.blocks.insert(code.blocks.end(), kept.begin(), kept.end());

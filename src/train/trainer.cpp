@@ -8,7 +8,10 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/os.h"
 #include "base/size.h"
+#include "train/accelerator.h"
+#include "train/input_file.h"
 #include "train/inputs.h"
 #include "train/loop.h"
 #include "train/planning.h"
@@ -19,6 +22,8 @@
 namespace transload {
 
 namespace {
+
+constexpr std::uint64_t kMostAlgorithmsBytes = 64 * MiB;
 
 /// Processors that this process may run on.
 int usable_processors() {
@@ -91,9 +96,14 @@ void check_store(const TrainOptions& options, const std::string& folder) {
 
 }  // namespace
 
+const char* name_of(DeviceKind kind) {
+  return kind == DeviceKind::cpu ? "cpu" : kind == DeviceKind::emulated ? "emulated" : "cuda";
+}
+
 struct Trainer::Impl {
   TrainOptions options;
   Observer observer;
+  std::unique_ptr<Accelerator> accelerator;  // outlives the kernels in `prepared`
   Inputs inputs;
   std::optional<ResumePoint> resume;
   Prepared prepared;
@@ -107,9 +117,10 @@ struct Trainer::Impl {
     if (!folder.empty()) check_store(options, folder);
     inputs = open_model(options);
     if (options.resume) resume = read_resume_point(options, inputs);
+    if (options.device == DeviceKind::cuda) accelerator = open_accelerator();
     open_data(options, inputs);
     if (resume) check_resumed_data(options, inputs, *resume);
-    prepared = prepare(options, inputs.config, resume ? resume->chunk_bytes : options.chunk_size);
+    prepared = prepare(options, inputs.config, resume ? resume->chunk_bytes : options.chunk_size, accelerator.get());
     if (stored) check_capacity(options, prepared.plan);
     if (!folder.empty()) note_drive(folder, prepared.plan);
     note_store(options, prepared.plan);
@@ -125,6 +136,18 @@ struct Trainer::Impl {
             .skipped_in_a_row = meta.skipped_in_a_row};
   }
 
+  /// Products as before the interruption, where the same library and device still make them.
+  void use_algorithms() const {
+    const std::string path = options.run + "/" + kAlgorithmsFile;
+    const bool known = os::kind_of(path) != os::PathKind::missing;
+    if (known && accelerator->use_algorithms(read_text_file(path, kMostAlgorithmsBytes))) return;
+    if (observer.say)
+      observer.say(
+          fmt::format("{} has no choice of matrix products for this GPU and its cuBLASLt: the bits of later "
+                      "steps may differ from those of a run that was never interrupted.",
+                      path));
+  }
+
   std::string train(const std::atomic<int>& interrupt) {
     if (options.nvme_capacity > 0) {  // before anything is made or written
       const std::string lacking = lack_of_room(place_of_store(options), prepared.plan);
@@ -133,7 +156,8 @@ struct Trainer::Impl {
     const RunFolder folder(options.run);
     folder.write_file("config.toml", config_toml(options));
     if (observer.planned) observer.planned(prepared.plan);
-    Session session(options, prepared, inputs, resume, observer);
+    if (accelerator && resume) use_algorithms();
+    Session session(options, prepared, inputs, resume, accelerator.get(), observer);
     Loop loop(options, prepared, inputs, folder, session, observer, start());
     std::string summary = loop.run(interrupt);
     session.close();

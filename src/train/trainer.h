@@ -18,7 +18,8 @@
 
 namespace transload {
 
-enum class DeviceKind : std::uint8_t { cpu, emulated };
+enum class DeviceKind : std::uint8_t { cpu, emulated, cuda };
+const char* name_of(DeviceKind kind);
 enum class Schedule : std::uint8_t { constant, linear, cosine };
 
 struct CommitEvery {
@@ -47,7 +48,7 @@ struct TrainOptions {
 
   DeviceKind device = DeviceKind::cpu;
   std::uint64_t device_memory = 0,
-                host_memory = 0;             ///< bytes; 0: default (what is left less a reserve; device: host / 4)
+                host_memory = 0;             ///< bytes; 0: default (what is left less a reserve; emulated: host / 4)
   double link_rate = 0;                      ///< bytes/s, 0: unlimited
   std::string nvme;                          ///< folder; empty: the run folder
   std::uint64_t nvme_capacity = UINT64_MAX;  ///< 0: no store

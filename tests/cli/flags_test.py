@@ -85,7 +85,7 @@ class Flags(Case):
     def test_choices_and_times(self):
         self.refused("--dtype", "bf16, fp32", dtype="fp16")
         self.refused("--schedule", "Did you mean cosine?", schedule="cosin")
-        self.refused("--device", "cpu, emulated", device="cuda")
+        self.refused("--device", "cpu, emulated, cuda", device="gpu")
         for bad in ("0", "-5", "5 minutes", "min", "1.5", "5d"):
             self.refused("--commit-every", "30s, 5min or 1h", commit_every=bad)
 

@@ -42,6 +42,8 @@ struct Runtime {
   bool fault_sticky = false;
   std::map<std::string, std::uint64_t> counts;
   std::uint64_t streams_made = 0;
+  std::string failure;
+  std::atomic<std::uint64_t> without_stream{0};
 
   std::mutex pages;
   int working = 0;
@@ -147,16 +149,70 @@ cudaError_t give(std::map<std::uintptr_t, Allocation>& ranges, void* pointer) {
 
 using namespace stand_in;
 
-/// A queue with a thread of its own.
-struct CUstream_st {
-  explicit CUstream_st(std::uint64_t seed) : random(seed), thread([this] { run(); }) {}
-  ~CUstream_st() {
+namespace stand_in {
+namespace {
+
+/// Threads that outlive the streams that borrow them: a thread's fibers, with their stacks, are made once.
+class Workers {
+ public:
+  ~Workers() {
     {
-      std::lock_guard lock(mutex);
-      stop = true;
+      std::lock_guard lock(mutex_);
+      stop_ = true;
     }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  void start(std::function<void()> job) {
+    {
+      std::lock_guard lock(mutex_);
+      jobs_.push_back(std::move(job));
+      if (jobs_.size() > idle_) threads_.emplace_back([this] { run(); });
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      ++idle_;
+      changed_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
+      --idle_;
+      if (jobs_.empty()) return;
+      const std::function<void()> job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      job();
+      lock.lock();
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  std::vector<std::thread> threads_;
+  std::size_t idle_ = 0;
+  bool stop_ = false;
+};
+
+Workers& workers() {
+  static Workers w;
+  return w;
+}
+
+}  // namespace
+}  // namespace stand_in
+
+/// A queue with a thread of its own while it lives.
+struct CUstream_st {
+  explicit CUstream_st(std::uint64_t seed) : random(seed) {
+    workers().start([this] { run(); });
+  }
+  ~CUstream_st() {
+    std::unique_lock lock(mutex);
+    stop = true;
     changed.notify_all();
-    thread.join();
+    changed.wait(lock, [&] { return left; });
   }
   void put(std::function<void()> work) {
     {
@@ -174,7 +230,7 @@ struct CUstream_st {
     std::unique_lock lock(mutex);
     for (;;) {
       changed.wait(lock, [&] { return stop || !queue.empty(); });
-      if (queue.empty()) return;
+      if (queue.empty()) break;
       const std::function<void()> work = std::move(queue.front());
       queue.pop_front();
       lock.unlock();
@@ -185,14 +241,15 @@ struct CUstream_st {
       ++ended;
       changed.notify_all();
     }
+    left = true;
+    changed.notify_all();  // under the lock: behind it this object may be gone
   }
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> queue;
   std::uint64_t issued = 0, ended = 0;
-  bool stop = false;
+  bool stop = false, left = false;
   std::mt19937_64 random;
-  std::thread thread;
 };
 
 namespace stand_in {
@@ -214,6 +271,13 @@ void drain_all() {
   for (CUstream_st* stream : streams) stream->drain();
 }
 
+void kernel_failed(const char* what) {
+  Runtime& r = runtime();
+  std::lock_guard lock(r.mutex);
+  if (r.failure.empty()) r.failure = what;
+  r.sticky = cudaErrorLaunchFailure;
+}
+
 bool alive(cudaEvent_t event) {
   Runtime& r = runtime();
   std::lock_guard lock(r.mutex);
@@ -230,6 +294,8 @@ void reset(const Settings& settings) {
   r.fault_in = 0;
   r.counts.clear();
   r.streams_made = 0;
+  r.failure.clear();
+  r.without_stream = 0;
 }
 
 void fail_call(const std::string& name, std::uint64_t nth, cudaError_t error, bool sticky) {
@@ -248,15 +314,32 @@ std::vector<std::pair<std::string, std::uint64_t>> calls() {
 }
 
 cudaError_t enqueue(cudaStream_t stream, const char*, std::function<void()> work) {
+  if (stream == nullptr) {
+    ++runtime().without_stream;
+    work();
+    return cudaSuccess;
+  }
   if (const cudaError_t error = enter("cudaLaunchKernel"); error != cudaSuccess) return error;
   if (!alive(stream)) return cudaErrorInvalidResourceHandle;
   stream->put([work = std::move(work)] {
     if (sticky() != cudaSuccess) return;  // a device that has failed does nothing more
     const DeviceWorks works;
-    work();
+    try {
+      work();
+    } catch (const std::exception& e) {
+      kernel_failed(e.what());
+    }
   });
   return cudaSuccess;
 }
+
+cudaError_t count_call(const char* name) { return enter(name); }
+
+std::string failure() {
+  std::lock_guard lock(runtime().mutex);
+  return runtime().failure;
+}
+std::uint64_t without_stream() { return runtime().without_stream; }
 
 Live live() {
   Runtime& r = runtime();

@@ -34,8 +34,17 @@ void fail_call(const std::string& name, std::uint64_t nth, cudaError_t error, bo
 /// Calls so far, by name, since reset.
 std::vector<std::pair<std::string, std::uint64_t>> calls();
 
-/// Puts work of the device (a kernel) into a stream; it may touch device memory.
+/// Puts work of the device (a kernel) into a stream; it may touch device memory. An exception of the work is the
+/// device's end (cudaErrorLaunchFailure, sticky) and kept for failure(). Without a stream the work runs at once, on the
+/// calling thread, and what it throws is the caller's: for tests of kernels alone, whose arrays are host memory.
 cudaError_t enqueue(cudaStream_t stream, const char* kernel, std::function<void()> work);
+
+/// Counts a call of another library's, and says what it should answer.
+cudaError_t count_call(const char* name);
+/// What the first kernel that failed had to say.
+std::string failure();
+/// Work that came without a stream since reset: none in the product.
+std::uint64_t without_stream();
 
 struct Live {
   std::uint64_t streams = 0, events = 0, device_bytes = 0, pinned_bytes = 0;

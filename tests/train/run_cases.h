@@ -36,8 +36,8 @@ struct RunCase {
 
   std::string name() const {
     return fmt::format("{} budget {} {} {} chunk {} threads {} io {} recompute {} interrupted {} {}", model, budget,
-                       device == DeviceKind::cpu ? "cpu" : "emulated", lru ? "lru" : "auto", chunk, threads,
-                       static_cast<int>(io), static_cast<int>(recompute), interrupted, name_of(dtype));
+                       transload::name_of(device), lru ? "lru" : "auto", chunk, threads, static_cast<int>(io),
+                       static_cast<int>(recompute), interrupted, name_of(dtype));
   }
 };
 
@@ -59,7 +59,7 @@ inline TrainOptions options_of(const RunCase& c, const std::string& run) {
   o.io = c.io;
   o.lru = c.lru;
   o.host_memory = 1 * GiB;
-  if (c.device == DeviceKind::emulated) o.device_memory = 1 * GiB;
+  if (c.device != DeviceKind::cpu) o.device_memory = 1 * GiB;
   return o;
 }
 
@@ -71,7 +71,7 @@ inline void set_budget(TrainOptions& o, double times) {
     return round_up(static_cast<std::uint64_t>(static_cast<double>(least) * times), plan.frame_bytes);
   };
   o.host_memory = scaled(plan.least_host_bytes);
-  if (o.device == DeviceKind::emulated) o.device_memory = scaled(plan.least_device_bytes);
+  if (o.device != DeviceKind::cpu) o.device_memory = scaled(plan.least_device_bytes);
 }
 
 /// Trains until the end, or for one step.

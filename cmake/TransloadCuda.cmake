@@ -1,0 +1,52 @@
+# The CUDA kernels: transload_kernels_cuda where nvcc is found, else a test that says that they were not compiled.
+# TRANSLOAD_HAVE_CUDA tells which it was.
+set(TRANSLOAD_HAVE_CUDA OFF)
+if(TRANSLOAD_CUDA)
+  find_package(CUDAToolkit QUIET)
+  if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
+    set(TRANSLOAD_HAVE_CUDA ON)
+  endif()
+endif()
+
+if(TRANSLOAD_HAVE_CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
+  endif()
+  # Machine code for both, and the newer one's PTX for whatever comes after.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+  endif()
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static) # a program starts without a driver and without the toolkit
+  enable_language(CUDA)
+  # CMake 3.25 does not know nvcc's option for C++20.
+  foreach(kind STANDARD EXTENSION)
+    if(NOT DEFINED CMAKE_CUDA20_${kind}_COMPILE_OPTION)
+      set(CMAKE_CUDA20_${kind}_COMPILE_OPTION -std=c++20)
+    endif()
+  endforeach()
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(CMAKE_CUDA_EXTENSIONS OFF)
+  set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
+  set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3 -lineinfo")
+
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cpp)
+  add_library(transload_kernels_cuda STATIC ${cuda_sources})
+  target_include_directories(transload_kernels_cuda PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(transload_kernels_cuda PUBLIC transload_base PRIVATE nlohmann_json::nlohmann_json ${CMAKE_DL_LIBS})
+  target_include_directories(transload_kernels_cuda SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
+  transload_options(transload_kernels_cuda)
+  transload_cuda_options(transload_kernels_cuda)
+
+  # The device tier, and the trainer on it. Statically linked: a program starts without a driver.
+  file(GLOB offload_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/offload/cuda/*.cpp)
+  add_library(transload_offload_cuda STATIC ${offload_sources})
+  target_link_libraries(transload_offload_cuda PUBLIC transload_offload CUDA::cudart_static)
+  transload_options(transload_offload_cuda)
+  file(GLOB train_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/train/cuda/*.cpp)
+  add_library(transload_train_cuda STATIC ${train_sources})
+  target_link_libraries(transload_train_cuda PUBLIC transload_train transload_offload_cuda transload_kernels_cuda)
+  transload_options(transload_train_cuda)
+elseif(TRANSLOAD_CUDA)
+  message(STATUS "CUDA kernels are not compiled: nvcc was not found")
+endif()

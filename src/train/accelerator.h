@@ -1,0 +1,57 @@
+// Accelerator: a GPU as training sees it: its device tier, the stream its kernels run in, the kernels. There is one
+// kind (src/train/cuda), in programs that were built with it; it announces itself when such a program starts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "offload/device.h"
+#include "optim/gradient_kernels.h"
+#include "train/step_kernels.h"
+
+namespace transload {
+
+struct AcceleratorFacts {
+  std::string name;  ///< "NVIDIA H200, sm_90"
+  std::uint64_t total_bytes = 0;
+  std::uint64_t free_bytes = 0;   ///< after context and libraries
+  std::uint64_t taken_bytes = 0;  ///< by context and libraries, and by whoever else uses it
+};
+
+/// Outlives everything that it makes. Threading: the issuing thread; kernels from tasks of the compute stream.
+class Accelerator {
+ public:
+  virtual ~Accelerator() = default;
+  virtual const AcceleratorFacts& facts() const = 0;
+  virtual Device& device() = 0;
+  /// Why host memory is not page-locked; empty where it is.
+  virtual std::string unpinned_reason() const = 0;
+  /// The stream that all kernels run in; one at a time.
+  virtual std::unique_ptr<Stream> make_compute_stream() = 0;
+  /// Sizes can be asked for at once; memory is taken when the first task calls it.
+  virtual std::unique_ptr<StepKernels> make_kernels(Dtype dtype) = 0;
+  virtual std::shared_ptr<GradientKernels> make_gradient_kernels() = 0;
+
+  /// The algorithms of matrix products chosen so far, as text; how many; and those of an earlier run, to use again:
+  /// false where they are another library's or device's.
+  virtual std::string algorithms() const = 0;
+  virtual std::size_t algorithm_count() const = 0;
+  virtual bool use_algorithms(const std::string& text) = 0;
+};
+
+/// What a program has of accelerators.
+struct AcceleratorKind {
+  std::unique_ptr<Accelerator> (*open)() = nullptr;  ///< InputError, in one line: why there is none
+  std::vector<AcceleratorFacts> (*list)(std::string* reason) = nullptr;
+};
+/// At the start of a program, before threads.
+void announce_accelerators(const AcceleratorKind& kind);
+
+/// InputError: not in this build, no driver, no device.
+std::unique_ptr<Accelerator> open_accelerator();
+/// All that the driver shows; `reason` says why there are none.
+std::vector<AcceleratorFacts> list_accelerators(std::string* reason);
+
+}  // namespace transload
