@@ -122,6 +122,12 @@ void require_same(const char* what, Array<T>& got, Array<T>& want, bool any_nan 
   REQUIRE(got.guards_are_whole());
 }
 
+template <class T>
+DeviceVector<T> device_normal(std::int64_t n, unsigned seed) {
+  const std::vector<T> values = normal<T>(n, seed);
+  return DeviceVector<T>(values.begin(), values.end());
+}
+
 /// Bytes full of NaN.
 inline DeviceVector<std::byte> scratch_of(std::uint64_t bytes) {
   return DeviceVector<std::byte>(bytes, std::byte{0xFF});
