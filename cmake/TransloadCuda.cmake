@@ -1,7 +1,9 @@
 # The CUDA kernels: transload_kernels_cuda where nvcc is found, else a test that says that they were not compiled.
-# TRANSLOAD_HAVE_CUDA tells which it was.
+# TRANSLOAD_HAVE_CUDA tells which it was, TRANSLOAD_CUDA_MISSING why.
 set(TRANSLOAD_HAVE_CUDA OFF)
+set(TRANSLOAD_CUDA_MISSING "TRANSLOAD_CUDA is off")
 if(TRANSLOAD_CUDA)
+  set(TRANSLOAD_CUDA_MISSING "nvcc was not found")
   find_package(CUDAToolkit QUIET)
   if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
     set(TRANSLOAD_HAVE_CUDA ON)
@@ -47,6 +49,6 @@ if(TRANSLOAD_HAVE_CUDA)
   add_library(transload_train_cuda STATIC ${train_sources})
   target_link_libraries(transload_train_cuda PUBLIC transload_train transload_offload_cuda transload_kernels_cuda)
   transload_options(transload_train_cuda)
-elseif(TRANSLOAD_CUDA)
-  message(STATUS "CUDA kernels are not compiled: nvcc was not found")
+else()
+  message(STATUS "CUDA kernels are not compiled: ${TRANSLOAD_CUDA_MISSING}")
 endif()

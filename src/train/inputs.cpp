@@ -89,8 +89,9 @@ void check_settings(const TrainOptions& options) {
   const bool stored = options.nvme_capacity > 0;
   require(stored || !options.resume, "--resume needs the store that --nvme-capacity 0 leaves out.");
   require(stored || options.export_every == 0, "--export-every needs the store that --nvme-capacity 0 leaves out.");
-  require(options.device != DeviceKind::cpu || options.device_memory == 0,
-          "--device-memory is for --device cuda or --device emulated: on the CPU the processor computes in host memory.");
+  require(
+      options.device != DeviceKind::cpu || options.device_memory == 0,
+      "--device-memory is for --device cuda or --device emulated: on the CPU the processor computes in host memory.");
 }
 
 Inputs open_model(const TrainOptions& options) {

@@ -152,7 +152,7 @@ TEST_CASE("The record says which GPU, and whether memory was locked; chosen algo
   stand_in::Settings settings = device(1);
   settings.pinned_bytes = 0;
   begin(settings);
-  const TrainOptions o = options_of(tiny("llama", 1), folder.path("run"));
+  TrainOptions o = options_of(tiny("llama", 1), folder.path("run"));
   train(o);
   std::ifstream record(o.run + "/record.jsonl");
   std::string line;
@@ -162,4 +162,19 @@ TEST_CASE("The record says which GPU, and whether memory was locked; chosen algo
   REQUIRE(gpu["pinned"] == false);
   REQUIRE(gpu["pinned_reason"].get<std::string>().find("page-locked") != std::string::npos);
   REQUIRE(std::filesystem::exists(o.run + "/products.json"));
+
+  o.resume = true;
+  std::string said;
+  const auto resume = [&] {
+    said.clear();
+    o.steps += 1;
+    Observer observer;
+    observer.say = [&](const std::string& text) { said += text; };
+    Trainer(o, observer).run(std::atomic<int>{0});
+  };
+  resume();
+  REQUIRE_THAT(said, !Contains("bits of later steps may differ"));
+  std::filesystem::remove(o.run + "/products.json");
+  resume();
+  REQUIRE_THAT(said, Contains("bits of later steps may differ"));
 }

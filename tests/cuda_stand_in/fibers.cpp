@@ -89,6 +89,10 @@ struct Warp {
 /// Runs launches of one thread of the host.
 class Executor {
  public:
+  Executor() = default;
+  ~Executor() { release_fibers(); }
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
   void run(const Launch& launch, const std::function<void()>& thread);
 
   void wait(State state, int site, unsigned mask);
@@ -107,6 +111,7 @@ class Executor {
   void enter(unsigned thread);
   [[noreturn]] void report_stuck();
   [[noreturn]] void fail(const std::string& message);
+  void release_fibers();
   void clear_shared();
   void order_threads();
   void set_indices();
@@ -331,15 +336,20 @@ void Executor::report_stuck() {
        " ended: not all reach it");
 }
 
-// Fibers that were left in the middle are free again; nothing on their stacks has a destructor.
-void Executor::fail(const std::string& message) {
+// Fibers that were left in the middle go, too: nothing on their stacks has a destructor.
+void Executor::release_fibers() {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   for (Fiber& fiber : fibers_) {
-    ASAN_UNPOISON_MEMORY_REGION(const_cast<void*>(fiber.context.bottom), fiber.context.bytes);
-    munmap(static_cast<std::byte*>(const_cast<void*>(fiber.context.bottom)) - sysconf(_SC_PAGESIZE),
-           fiber.context.bytes + static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
+    auto* const bottom = static_cast<std::byte*>(const_cast<void*>(fiber.context.bottom));
+    ASAN_UNPOISON_MEMORY_REGION(bottom, fiber.context.bytes);
+    munmap(bottom - page, fiber.context.bytes + page);
   }
   fibers_.clear();
   free_.clear();
+}
+
+void Executor::fail(const std::string& message) {
+  release_fibers();
   throw Failure(std::string(launch_->kernel) + ": " + message);
 }
 

@@ -15,8 +15,8 @@ constexpr cudaStream_t kStream = nullptr;
 template <class T>
 struct Arrays {
   AttentionShape s;
-  std::vector<T> q, k, v, dout, out, dq, dk, dv;
-  std::vector<float> lse;
+  DeviceVector<T> q, k, v, dout, out, dq, dk, dv;
+  DeviceVector<float> lse;
 
   Arrays(std::int64_t batch, std::int64_t length, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
     s = {batch, length, heads, kv_heads, head_dim};
@@ -26,10 +26,10 @@ struct Arrays {
     s.ld_o = heads * head_dim + 6;
     s.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
     const std::int64_t tokens = batch * length;
-    q = normal<T>(tokens * s.ld_q, 1);
-    k = normal<T>(tokens * s.ld_k, 2);
-    v = normal<T>(tokens * s.ld_v, 3);
-    dout = normal<T>(tokens * s.ld_o, 4);
+    q = device_normal<T>(tokens * s.ld_q, 1);
+    k = device_normal<T>(tokens * s.ld_k, 2);
+    v = device_normal<T>(tokens * s.ld_v, 3);
+    dout = device_normal<T>(tokens * s.ld_o, 4);
     out.assign(dout.size(), T());
     dq.assign(q.size(), T());
     dk.assign(k.size(), T());
@@ -43,7 +43,7 @@ struct Arrays {
                        dv.data(), scratch.data());
   }
   void on_device(cuda::Products& products) {
-    std::vector<std::byte> memory(cuda::attention_scratch_bytes(s, kDtype<T>) + 256, std::byte{0xCB});
+    DeviceVector<std::byte> memory(cuda::attention_scratch_bytes(s, kDtype<T>) + 256, std::byte{0xCB});
     std::byte* const scratch = memory.data() + (256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256) % 256;
     cuda::attention_forward(products, s, q.data(), k.data(), v.data(), out.data(), lse.data(), scratch, kStream);
     cuda::attention_backward(products, s, q.data(), k.data(), v.data(), out.data(), dout.data(), lse.data(), dq.data(),
@@ -52,7 +52,7 @@ struct Arrays {
 };
 
 template <class V>
-void require_near(const char* what, const std::vector<V>& got, const std::vector<V>& want, double relative) {
+void require_near(const char* what, const DeviceVector<V>& got, const DeviceVector<V>& want, double relative) {
   double largest = 0;
   for (const V& v : want) largest = std::max(largest, std::abs(static_cast<double>(to_float(v))));
   for (std::size_t i = 0; i < got.size(); ++i) {

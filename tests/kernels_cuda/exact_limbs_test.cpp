@@ -11,12 +11,12 @@ using namespace transload::kernels::test;
 TEST_CASE("Limbs added on the device are the CPU's exact sum") {
   std::mt19937_64 random(5);
   for (const std::int64_t n : {0, 1, 255, 256, 4095, 4096, 4097, 10000}) {
-    std::vector<double> values(static_cast<std::size_t>(n));
+    DeviceVector<double> values(static_cast<std::size_t>(n));
     for (double& v : values) {
       const std::uint64_t bits = random() >> 1;
       v = random() % 5 == 0 ? 5e-324 * static_cast<double>(random() % 9) : std::bit_cast<double>(bits);
     }
-    std::array<unsigned long long, ExactSum::kLimbs> on_device{};
+    DeviceVector<unsigned long long> on_device(ExactSum::kLimbs);
     cuda::add_to_limbs(values.data(), n, on_device.data(), nullptr);
     std::array<std::uint64_t, ExactSum::kLimbs> limbs{};
     std::copy(on_device.begin(), on_device.end(), limbs.begin());

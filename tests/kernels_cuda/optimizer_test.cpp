@@ -124,9 +124,9 @@ TEMPLATE_TEST_CASE("sums of squares of runs are the CPU's, and exact in sum", ""
       g.from(normal<TestType>(n, static_cast<unsigned>(n + 1)));
       if (n > 3) set_value(1e-40f, g[3]), set_value(3e38f, g[n / 2]);
       Array<double> sums(cuda::run_count(n), 0);
-      std::uint32_t not_finite = 0;
-      cuda::sum_squares(g.data(), n, sums.data(), &not_finite, kStream);
-      REQUIRE(not_finite == 0);
+      DeviceVector<std::uint32_t> not_finite = {0};
+      cuda::sum_squares(g.data(), n, sums.data(), not_finite.data(), kStream);
+      REQUIRE(not_finite[0] == 0);
       REQUIRE(sums.guards_are_whole());
       ExactSum got, want;
       for (std::int64_t r = 0; r < sums.size(); ++r) {
@@ -146,9 +146,9 @@ TEMPLATE_TEST_CASE("a gradient that is not finite is told, wherever it lies", ""
       g.from(normal<TestType>(4501, 1));
       set_value(bad, g[at]);
       Array<double> sums(cuda::run_count(4501), 0);
-      std::uint32_t not_finite = 0;
-      cuda::sum_squares(g.data(), 4501, sums.data(), &not_finite, kStream);
-      REQUIRE(not_finite == 1);
+      DeviceVector<std::uint32_t> not_finite = {0};
+      cuda::sum_squares(g.data(), 4501, sums.data(), not_finite.data(), kStream);
+      REQUIRE(not_finite[0] == 1);
       for (std::int64_t r = 0; r < sums.size(); ++r) REQUIRE(std::isfinite(sums[r]) == (r != at / 128));
     }
   }

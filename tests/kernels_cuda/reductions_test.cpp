@@ -88,7 +88,7 @@ void test_norm(bool centred, std::int64_t tokens, std::int64_t width, std::int64
   weight.from(normal<float>(width, 4));
   bias.from(normal<float>(width, 5));
   const auto want = reference(centred, tokens, width, x, weight, bias, dy, before, accumulate);
-  Scratch scratch(cuda::norm_scratch_bytes(tokens, width));
+  auto scratch = scratch_of(cuda::norm_scratch_bytes(tokens, width));
   if (centred) {
     cuda::layer_norm(x.data(), weight.data(), bias.data(), y.data(), tokens, width, kEps, kStream);
     cuda::layer_norm_backward(x.data(), weight.data(), dy.data(), dx.data(), accumulate, dweight.data(), dbias.data(),
@@ -140,7 +140,7 @@ TEMPLATE_TEST_CASE("the bits of reductions do not depend on where arrays start",
     bias.from(normal<float>(width, 4));
     Array<float> scores(tokens * width, shift), delta(tokens, 0);
     scores.from(normal<float>(tokens * width, 5));
-    Scratch scratch(cuda::norm_scratch_bytes(tokens, width));
+    auto scratch = scratch_of(cuda::norm_scratch_bytes(tokens, width));
     std::vector<float> all;
     const auto keep = [&](auto& a) {
       for (std::int64_t i = 0; i < a.size(); ++i) all.push_back(to_float(a[i]));
@@ -172,7 +172,7 @@ TEMPLATE_TEST_CASE("a NaN stays in its token's row, and reaches the parameters' 
   x.from(normal<TestType>(x.size(), 1));
   weight.from(normal<float>(width, 2));
   set_value(std::nanf("1"), x[2 * width + 299]);
-  Scratch scratch(cuda::norm_scratch_bytes(tokens, width));
+  auto scratch = scratch_of(cuda::norm_scratch_bytes(tokens, width));
   cuda::rms_norm(x.data(), weight.data(), y.data(), tokens, width, kEps, kStream);
   cuda::rms_norm_backward(x.data(), weight.data(), x.data(), dx.data(), false, dweight.data(), tokens, width, kEps,
                           scratch.data(), kStream);
@@ -289,7 +289,7 @@ TEMPLATE_TEST_CASE("the loss over panels agrees with a double reference, its gra
     Array<float> max(tokens, 0), sum(tokens, 0), target(tokens, 0);
     const LossRows rows{max.data(), sum.data(), target.data()};
     const auto all = normal<float>(tokens * vocab, 1, 4.0f);
-    std::vector<std::int32_t> targets;
+    DeviceVector<std::int32_t> targets;
     for (std::int64_t t = 0; t < tokens; ++t) targets.push_back(static_cast<std::int32_t>((t * 7 + vocab - 1) % vocab));
     const auto logits_of = [&](std::int64_t first, std::int64_t width, Array<float>& to) {
       for (std::int64_t t = 0; t < tokens; ++t) {
@@ -303,8 +303,10 @@ TEMPLATE_TEST_CASE("the loss over panels agrees with a double reference, its gra
       logits_of(first, width, logits);
       cuda::loss_panel(logits.data(), width + gap, tokens, first, width, targets.data(), rows, kStream);
     }
-    double got = -1, want = 0;
-    cuda::loss_sum(rows, tokens, &got, kStream);
+    double want = 0;
+    Array<double> sum_of_losses(1, 0);
+    cuda::loss_sum(rows, tokens, sum_of_losses.data(), kStream);
+    const double got = sum_of_losses[0];
     std::vector<double> lse;
     for (std::int64_t t = 0; t < tokens; ++t) {
       double total = 0;
@@ -343,11 +345,11 @@ TEST_CASE("a NaN among the logits makes the loss NaN") {
     logits.from(normal<float>(300, 1));
     logits[at] = std::nanf("1");
     const LossRows rows{max.data(), sum.data(), target.data()};
-    const std::int32_t id = 5;
+    const DeviceVector<std::int32_t> ids = {5};
     cuda::loss_reset(rows, 1, kStream);
-    cuda::loss_panel(logits.data(), 300, 1, 0, 300, &id, rows, kStream);
-    double loss = 0;
-    cuda::loss_sum(rows, 1, &loss, kStream);
-    REQUIRE(std::isnan(loss));
+    cuda::loss_panel(logits.data(), 300, 1, 0, 300, ids.data(), rows, kStream);
+    Array<double> loss(1, 0);
+    cuda::loss_sum(rows, 1, loss.data(), kStream);
+    REQUIRE(std::isnan(loss[0]));
   }
 }

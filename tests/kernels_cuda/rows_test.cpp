@@ -102,7 +102,7 @@ TEMPLATE_TEST_CASE("column sums are the CPU's", "", float, bf16) {
       dy.from(normal<TestType>(dy.size(), 1));
       if (dy.size() > 40) set_value(std::nanf("1"), dy[40]);
       Array<float> got(width, 0), want(width, 0);
-      Scratch scratch(cuda::norm_scratch_bytes(tokens, width));
+      auto scratch = scratch_of(cuda::norm_scratch_bytes(tokens, width));
       cuda::column_sum(dy.data(), width + gap, got.data(), tokens, width, scratch.data(), kStream);
       column_sum(dy.data(), width + gap, want.data(), tokens, width, scratch.data());
       require_same("sum", got, want);
@@ -117,7 +117,7 @@ TEMPLATE_TEST_CASE("embedding rows are gathered and scattered as on the CPU, fro
     Array<TestType> table(vocab * width, 0), dx(tokens * width, 0);
     table.wild(1);
     dx.from(normal<TestType>(tokens * width, 2));
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens)), order(ids.size()), sorted(ids.size());
+    DeviceVector<std::int32_t> ids(static_cast<std::size_t>(tokens)), order(ids.size()), sorted(ids.size());
     std::mt19937 random(3);
     for (auto& id : ids) id = static_cast<std::int32_t>(random() % 10);  // the last row has no token
     cuda::embedding_index(ids.data(), tokens, order.data(), sorted.data());

@@ -1,5 +1,5 @@
 // What the tests of the CUDA kernels share: values that hurt, sizes around groups and blocks, buffers at any distance
-// from a 16-byte boundary with guards around, comparison of bits. "Device memory" is the heap here.
+// from a 16-byte boundary with guards around, comparison of bits.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "base/dtype.h"
 #include "kernels/arrays.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels_cuda/device_memory.h"
 
 namespace transload::kernels::test {
 
@@ -93,7 +94,7 @@ class Array {
  private:
   static constexpr std::size_t kGuard = 128;
   std::size_t n_, shift_, first_;
-  std::vector<T> storage_;
+  DeviceVector<T> storage_;
 };
 
 template <class T>
@@ -119,6 +120,17 @@ void require_same(const char* what, Array<T>& got, Array<T>& want, bool any_nan 
   require_same(what, got.data(), want.data(), want.size(), any_nan);
   INFO(what);
   REQUIRE(got.guards_are_whole());
+}
+
+template <class T>
+DeviceVector<T> device_normal(std::int64_t n, unsigned seed) {
+  const std::vector<T> values = normal<T>(n, seed);
+  return DeviceVector<T>(values.begin(), values.end());
+}
+
+/// Bytes full of NaN.
+inline DeviceVector<std::byte> scratch_of(std::uint64_t bytes) {
+  return DeviceVector<std::byte>(bytes, std::byte{0xFF});
 }
 
 /// Where arrays start: all on a boundary, all one element behind, each elsewhere.
