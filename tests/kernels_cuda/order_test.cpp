@@ -1,10 +1,13 @@
 // In which order the threads of a block run changes no bit, and every barrier of the kernels is needed: without it some
 // order changes bits.
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 
 #include "kernels/cpu/adamw.h"
+#include "kernels/cpu/exact_sum.h"
+#include "kernels/cuda/exact_limbs.h"
 #include "kernels_cuda/twins.h"
 
 using namespace transload;
@@ -137,6 +140,17 @@ Bits square_kernels() {
   return bits;
 }
 
+Bits limb_kernels() {
+  std::vector<double> sums(600);
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    sums[i] = std::ldexp(1.0 + static_cast<double>(i), static_cast<int>(i % 90));
+  std::vector<unsigned long long> limbs(ExactSum::kLimbs);
+  cuda::add_to_limbs(sums.data(), 600, limbs.data(), kStream);
+  Bits bits;
+  bits.keep(limbs);
+  return bits;
+}
+
 struct Work {
   const char* name;
   std::function<Bits()> run;
@@ -150,7 +164,8 @@ const std::vector<Work> kWork = {{"elementwise, fp32", elementwise_kernels<float
                                  {"loss, fp32", loss_kernels<float>},
                                  {"loss, bf16", loss_kernels<bf16>},
                                  {"squares, fp32", square_kernels<float>},
-                                 {"squares, bf16", square_kernels<bf16>}};
+                                 {"squares, bf16", square_kernels<bf16>},
+                                 {"limbs", limb_kernels}};
 
 /// As it was, when the test ends.
 struct Ordinary {
