@@ -121,7 +121,13 @@ TEST_CASE("A failing call of the runtime ends the run; the store is as last comm
       stand_in::fail_call(name, nth, name == "cudaMalloc" ? cudaErrorMemoryAllocation : cudaErrorLaunchFailure,
                           name != "cudaMalloc");
       o.run = folder.path(fmt::format("failed{}", at++));
-      REQUIRE_THROWS_AS(train(o), Error);
+      bool failed = false;
+      try {
+        train(o);
+      } catch (const Error&) {
+        failed = true;
+      }
+      REQUIRE(failed != stand_in::fault_waits());
       const stand_in::Live live = stand_in::live();
       REQUIRE((live.streams == 0 && live.events == 0 && live.device_bytes == 0 && live.pinned_bytes == 0));
       if (Store::exists(o.run + "/store")) REQUIRE(verify_run(o.run, {}).empty());

@@ -307,6 +307,11 @@ void fail_call(const std::string& name, std::uint64_t nth, cudaError_t error, bo
   r.fault_sticky = sticky;
 }
 
+bool fault_waits() {
+  std::lock_guard lock(runtime().mutex);
+  return runtime().fault_in > 0;
+}
+
 std::vector<std::pair<std::string, std::uint64_t>> calls() {
   Runtime& r = runtime();
   std::lock_guard lock(r.mutex);

@@ -31,6 +31,8 @@ void reset(const Settings& settings);
 /// From now on the nth call (from 1) that `name` is part of the name of fails with `error`; sticky: all later calls
 /// too, as after a fault of a kernel. n = 0: none.
 void fail_call(const std::string& name, std::uint64_t nth, cudaError_t error, bool sticky = false);
+/// Whether that call has not come: how often some are made depends on time.
+bool fault_waits();
 /// Calls so far, by name, since reset.
 std::vector<std::pair<std::string, std::uint64_t>> calls();
 
