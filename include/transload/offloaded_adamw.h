@@ -2,7 +2,7 @@
 // memory and on NVMe.
 //
 //   OffloadedAdamW optimizer({{"w", elements, ElementType::bf16}}, {.host_memory = 1 << 30, .nvme = "/mnt/nvme"});
-//   optimizer.step({{.tensor = 0, .weight = w, .gradient = g, .learning_rate = 1e-3}}, threads);
+//   optimizer.step({{.tensor = 0, .weight = w, .gradient = g, .gradient_type = ElementType::bf16}}, threads);
 //
 // The tensor itself is the weight; nothing here holds weights. State of a tensor, by its type:
 //   fp32  moments
@@ -53,7 +53,7 @@ struct OffloadedAdamWOptions {
 struct TensorStep {
   std::size_t tensor = 0;
   void* weight = nullptr;
-  const void* gradient = nullptr;
+  const void* gradient = nullptr;  ///< of gradient_type, whatever the tensor's type is
   ElementType gradient_type = ElementType::fp32;
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
 };

@@ -41,7 +41,8 @@ struct TrainingSessionOptions {
   std::string folder;                          ///< run folder; created, locked while in use
   std::uint64_t host_memory = 0;               ///< bytes of chunks and workspace together; never exceeded
   std::uint64_t chunk_size = 2 * 1024 * 1024;  ///< weight bytes of a chunk; a store keeps its own
-  std::uint64_t workspace = 0;  ///< bytes for pinned weights that do not lie in one piece; 0: the largest parameter
+  /// Bytes for pinned weights that do not lie in one piece; 0: the largest parameter, enough for one pin at a time.
+  std::uint64_t workspace = 0;
   Precision precision = Precision::fp32;
   double clip_norm = 1.0;  ///< of the whole gradient; 0: no clipping
   int threads = 0;         ///< of the update; 0: all that the process may use

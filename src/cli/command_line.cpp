@@ -63,7 +63,7 @@ void add_settings(SettingsCommand& command) {
   }
 }
 
-TrainOptions options_of(const SettingsCommand& command) {
+TrainOptions options_of(const SettingsCommand& command, const std::string& run_if_none) {
   GivenSettings flags;
   for (const auto& [name, count] : command.switches)
     if (count > 0) flags[name] = {{"true"}, "--" + name};
@@ -74,7 +74,7 @@ TrainOptions options_of(const SettingsCommand& command) {
     flags[name] = {values, "--" + name};
   }
   if (command.config.size() > 1) throw InputError("--config is given twice; one file is read.");
-  return resolve(flags, command.config.empty() ? GivenSettings{} : read_toml(command.config.front()));
+  return resolve(flags, command.config.empty() ? GivenSettings{} : read_toml(command.config.front()), run_if_none);
 }
 
 /// What CLI11 could not place: an unknown flag or a word too many.
@@ -194,12 +194,12 @@ class CommandLine {
   }
 
   int dispatch(const std::string& name) {
-    if (name == "train") return run_train(options_of(train_));
+    if (name == "train") return run_train(options_of(train_, ""));
     return whole_output(run_reader(name));
   }
 
   int run_reader(const std::string& name) {
-    if (name == "plan") return run_plan(options_of(plan_));
+    if (name == "plan") return run_plan(options_of(plan_, "a-run-to-come"));
     if (name == "probe") return run_probe(probe_);
     if (name == "verify") {
       verify_.run = need(run_words_, "The run folder");

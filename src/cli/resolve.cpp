@@ -85,6 +85,8 @@ void apply_all(const GivenSettings& given, TrainOptions& options) {
 
 void check_inputs(const TrainOptions& o) {
   if (o.run.empty()) contradiction("--run is missing: name the folder of this run, such as --run runs/first.");
+  if ((o.model.empty() || o.data.empty()) && os::kind_of(o.run + "/config.toml") == os::PathKind::file)
+    contradiction(fmt::format("{} holds a run: say --resume to go on with it.", o.run));
   if (o.model.empty()) contradiction("--model is missing: name a Hugging Face folder or a built-in model.");
   if (o.data.empty()) contradiction("--data is missing: name a text file or a .bin of token ids.");
   if (o.bytes && o.data.ends_with(".bin"))
@@ -149,9 +151,10 @@ GivenSettings read_toml(const std::string& path) {
   return given;
 }
 
-TrainOptions resolve(const GivenSettings& flags, const GivenSettings& config) {
+TrainOptions resolve(const GivenSettings& flags, const GivenSettings& config, const std::string& run_if_none) {
   GivenSettings said = flags;
   fill_from(said, config);
+  if (!run_if_none.empty() && !has(said, "run")) said["run"] = {{run_if_none}, "--run"};
   GivenSettings given = said;
   const std::string run = switch_value(given, "run");
   if (switch_value(given, "resume") == "true" && !run.empty()) {

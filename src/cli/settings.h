@@ -37,6 +37,7 @@ GivenSettings read_toml(const std::string& path);
 
 /// Options of all settings, checked against each other. `flags` and `config` are what the user says now; with --resume
 /// the run folder's config.toml fills the rest. InputError names the settings that contradict each other.
-TrainOptions resolve(const GivenSettings& flags, const GivenSettings& config);
+/// `run_if_none`: the run folder where none is named; empty: one must be.
+TrainOptions resolve(const GivenSettings& flags, const GivenSettings& config, const std::string& run_if_none);
 
 }  // namespace transload::cli

@@ -30,9 +30,18 @@ Observer observe(Console& console) {
   return o;
 }
 
+/// For a POSIX shell: as it is where that is safe, else in single quotes.
+std::string shell_word(const std::string& text) {
+  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=+@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 std::string resume_hint(const TrainOptions& options) {
   if (options.nvme_capacity == 0) return "There is no store (--nvme-capacity 0): this run cannot be resumed.";
-  return fmt::format("To go on: transload train --run {} --resume", options.run);
+  return fmt::format("To go on: transload train --run {} --resume", shell_word(options.run));
 }
 
 }  // namespace

@@ -50,8 +50,10 @@ ModelConfig open_config(const TrainOptions& options) {
   if (is_folder(options.model)) return read_model_config(options.model + "/config.json");
   ModelConfig config = named_model(options.model);
   if (is_text(options.data)) {
-    config.notes.push_back(fmt::format("{} begins from scratch on text by bytes: its vocabulary is 256 instead of {}.",
-                                       options.model, config.vocab));
+    if (!options.resume)
+      config.notes.push_back(
+          fmt::format("{} begins from scratch on text by bytes: its vocabulary is 256 instead of {}.", options.model,
+                      config.vocab));
     config.vocab = 256;
   }
   return config;
@@ -60,7 +62,7 @@ ModelConfig open_config(const TrainOptions& options) {
 std::unique_ptr<InitialWeights> open_weights(const TrainOptions& options, ModelConfig& config,
                                              const std::vector<ParamSpec>& params) {
   if (is_folder(options.model) && has_weights(options.model)) return weights_from_folder(config, params, options.model);
-  config.notes.push_back(fmt::format("Weights begin at random from --seed {}.", options.seed));
+  if (!options.resume) config.notes.push_back(fmt::format("Weights begin at random from --seed {}.", options.seed));
   return weights_from_seed(config, options.seed);
 }
 

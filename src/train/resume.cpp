@@ -121,6 +121,9 @@ ResumePoint read_resume_point(const TrainOptions& options, const Inputs& inputs)
         options.run, "--chunk-size",
         fmt::format("{} instead of the store's {}", format_size(options.chunk_size), format_size(point.chunk_bytes)));
   point.notes = changes(options, point.meta, hyper);
+  if (point.meta.steps_seen < options.steps)
+    point.notes.insert(point.notes.begin(),
+                       fmt::format("Goes on from step {} of {}.", point.meta.steps_seen, options.run));
   if (point.meta.steps_seen >= options.steps)
     point.notes.push_back(
         fmt::format("The run has been through {} steps already and --steps is {}: nothing is left to "

@@ -83,6 +83,15 @@ class Runs(Case):
         self.assertEqual(self.resume("--steps", "3").returncode, 0)
         self.assertFalse(torn.exists())
 
+    def test_resuming_says_where_it_goes_on(self):
+        self.run_folder = self.folder / "it's a run"
+        begun = self.train(steps=2)
+        self.assertIn("Weights begin at random", begun.stdout)
+        self.assert_refused(run("train", "--run", self.run_folder, "--steps", "3"), "say --resume")
+        done = self.resume("--steps", "3")
+        self.assertIn(f"Goes on from step 2 of {self.run_folder}", done.stdout)
+        self.assertNotIn("begin at random", done.stdout)
+
     def test_numbers_that_toml_lacks_are_resumed(self):
         self.train(steps=2, seed=2**64 - 1, export_every=2**64 - 1)
         done = self.resume("--steps", "3")
@@ -170,6 +179,10 @@ class OtherCommands(Case):
         for text in ("weight", "residue", "moment1", "on NVMe", "planned", "least", "host", "Store:", "binds"):
             self.assertIn(text, done.stdout)
         self.assertFalse(self.run_folder.exists())
+
+    def test_plan_needs_no_run(self):
+        done = run("plan", *self.flags(run=None))
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_plan_of_three_tiers(self):
         done = run("plan", *self.flags(device="emulated", device_memory="1MiB", host_memory="2MiB"))
