@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,7 +101,8 @@ nb::dict dict_from(const OptimizerReport& report) {
   return d;
 }
 
-/// Owner of the optimizer in this process.
+/// Owner of the optimizer in this process. Calls from several threads take turns: a step that runs in one when the
+/// interpreter exits, or a checkpoint that another one takes, ends first.
 class Core {
  public:
   Core(const nb::list& tensors, OffloadedAdamWOptions options) : tensors_(tensors_from(tensors)), process_(getpid()) {
@@ -116,14 +118,14 @@ class Core {
       static_cast<void>(optimizer_.release());
       return;
     }
-    nb::gil_scoped_release unlocked;
+    const Turn turn(mutex_);
     optimizer_.reset();
   }
 
   void step(const nb::list& rows, int threads) {
     const std::vector<TensorStep> steps = steps_from(rows);
+    const Turn turn(mutex_);
     OffloadedAdamW& optimizer = get();
-    nb::gil_scoped_release unlocked;
     optimizer.step(steps, threads);
   }
 
@@ -133,39 +135,65 @@ class Core {
     return OffloadedAdamW::gradients_finite(steps, tensors_, threads);
   }
 
-  std::uint64_t step_count(std::size_t tensor) { return get().step_count(tensor); }
-  void set_step_count(std::size_t tensor, std::uint64_t steps) { get().set_step_count(tensor, steps); }
+  std::uint64_t step_count(std::size_t tensor) {
+    const Turn turn(mutex_);
+    return get().step_count(tensor);
+  }
+  void set_step_count(std::size_t tensor, std::uint64_t steps) {
+    const Turn turn(mutex_);
+    get().set_step_count(tensor, steps);
+  }
 
   void read(std::size_t tensor, int plane, std::uint64_t first, std::uint64_t count, std::uintptr_t weight,
             std::uintptr_t out) {
+    const Turn turn(mutex_);
     OffloadedAdamW& optimizer = get();
-    nb::gil_scoped_release unlocked;
     optimizer.read(tensor, state_plane(plane), first, count, at_address<const void>(weight), at_address<float>(out));
   }
 
   void write(std::size_t tensor, int plane, std::uint64_t first, std::uint64_t count, std::uintptr_t in,
              std::uintptr_t weight) {
+    const Turn turn(mutex_);
     OffloadedAdamW& optimizer = get();
-    nb::gil_scoped_release unlocked;
     optimizer.write(tensor, state_plane(plane), first, count, at_address<const float>(in), at_address<void>(weight));
   }
 
   void reset(std::size_t tensor) {
+    const Turn turn(mutex_);
     OffloadedAdamW& optimizer = get();
-    nb::gil_scoped_release unlocked;
     optimizer.reset(tensor);
   }
 
   bool reserve(std::uint64_t bytes) {
+    const Turn turn(mutex_);
     OffloadedAdamW& optimizer = get();
-    nb::gil_scoped_release unlocked;
     return optimizer.reserve(bytes);
   }
 
-  std::uint64_t reservable() { return get().reservable(); }
-  nb::dict report() { return dict_from(get().report()); }
+  std::uint64_t reservable() {
+    const Turn turn(mutex_);
+    return get().reservable();
+  }
+  nb::dict report() {
+    OptimizerReport now;
+    {
+      const Turn turn(mutex_);
+      now = get().report();
+    }
+    return dict_from(now);
+  }
 
  private:
+  /// Waits for the other threads' calls without the interpreter lock, which they want when they end.
+  class Turn {
+   public:
+    explicit Turn(std::mutex& mutex) : lock_(mutex) {}
+
+   private:
+    nb::gil_scoped_release unlocked_;
+    const std::lock_guard<std::mutex> lock_;
+  };
+
   OffloadedAdamW& get() {
     if (!optimizer_) throw std::runtime_error("This optimizer is closed.");
     if (getpid() != process_) throw std::runtime_error("This optimizer belongs to the process that made it.");
@@ -174,6 +202,7 @@ class Core {
 
   std::vector<OptimizerTensor> tensors_;
   pid_t process_;
+  std::mutex mutex_;
   std::unique_ptr<OffloadedAdamW> optimizer_;
 };
 

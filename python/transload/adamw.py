@@ -78,7 +78,7 @@ class AdamW(Optimizer):
         self._offload = OffloadedState(_options(host_memory, nvme, moments, chunk_size, seed, record))
         self._map = StateMap(self._offload)
         super().__init__(params, model.defaults)
-        weakref.finalize(self, OffloadedState.close, self._offload)
+        weakref.finalize(self, OffloadedState.finish, self._offload)
 
     # As torch.optim.Optimizer has it.
 
@@ -124,7 +124,7 @@ class AdamW(Optimizer):
         live = [p for p in ids if p in self._offload.entries and self._offload.entries[p].live]
         shown = zip(live, snapshot(self._offload, live))
         state: dict[Any, Any] = {ids[p]: {**values, **self._map.own(p)} for p, values in shown}
-        state |= {ids.get(key, key) if isinstance(key, torch.Tensor) else key: v for key, v in self._map.others.items()}
+        state |= {key: v for key, v in self._map.others.items() if not isinstance(key, torch.Tensor)}
         result: dict[str, Any] = {"state": state, "param_groups": packed}
         for post_hook in self._optimizer_state_dict_post_hooks.values():
             changed = post_hook(self, result)
@@ -203,26 +203,43 @@ class AdamW(Optimizer):
             self.skipped += 1
             return
         updated: list[Entry] = []
+        calls = core.report()["steps"]
         try:
             if gathered.rows:
                 core.step(gathered.rows, threads)
                 updated += gathered.entries
             step_parts(core, gathered.parts, threads, updated)
-        except Exception as error:
-            self._step_failed(error, updated)
-        for entry in updated:
+        except BaseException as error:
+            self._step_ended(error, core.report()["steps"] - calls, gathered, updated)
+            raise
+        self._stepped(gathered)
+
+    def _stepped(self, gathered: Gathered) -> None:
+        for entry in gathered.entries:
             entry.live = True
+        for part in gathered.parts:
+            part.entry.live = True
         torch.autograd.graph.increment_version(gathered.parameters)
 
-    def _step_failed(self, error: Exception, updated: list[Entry]) -> NoReturn:
+    def _step_ended(self, error: BaseException, calls: int, gathered: Gathered, updated: list[Entry]) -> None:
+        """After an error, or an interrupt, with `calls` whole calls of the core: nothing, everything, or the middle."""
+        if calls == 0 and not isinstance(error, _core.StepFailed):
+            return
+        if calls > 0 and not gathered.parts:
+            self._stepped(gathered)
+            return
+        if gathered.rows and calls > 0 and not updated:
+            updated += gathered.entries
+        self._step_failed(error, updated)
+
+    def _step_failed(self, error: BaseException, updated: list[Entry]) -> None:
         """The core's message names what it updated in this call; earlier calls of the step are added."""
-        if not updated and not isinstance(error, _core.StepFailed):
-            raise error
         names = [entry.name for entry in updated]
         before = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-        text = str(error) + (f" Updated before that: {before}." if names else "")
+        text = (str(error) or type(error).__name__) + (f" Updated before that: {before}." if names else "")
         self._offload.fail(f"Steps are refused until a load, since one failed in the middle. {text}")
-        raise RuntimeError(text) from error
+        if isinstance(error, Exception):
+            raise RuntimeError(text) from error
 
     def _replace(self, state: dict[Any, Any], saved: list[dict[str, Any]]) -> None:
         """What a load does, after its hooks: checks everything, then changes everything."""
@@ -251,12 +268,6 @@ class AdamW(Optimizer):
             return
         offload.start_over(self.param_groups, given)
         self._map.forget()
-        try:
-            for parameter, values in given.items():
-                offload.put(parameter, values)
-        except BaseException as error:
-            offload.fail(f"A load failed in the middle ({error}). Load again to go on.")
-            raise
 
 
 def _options(host_memory: Any, nvme: Any, moments: str, chunk_size: Any, seed: int, record: Any) -> Options:

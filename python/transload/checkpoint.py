@@ -6,16 +6,18 @@ position is that in the flattened groups. The groups lie in the metadata as JSON
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import pathlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from transload import groups as grouping
+from transload.planes import PLANES
 from transload.snapshot import tensor_at, write_planes
 
 if TYPE_CHECKING:
@@ -108,16 +110,18 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{path} was not written by opt.save of transload.AdamW.")
     try:
         groups = grouping.from_json(metadata["groups"])
-        end = max((int(row["data_offsets"][1]) for row in header.values()), default=0)
+        known = grouping.check_ids(groups)
+        rows = [(_place(key, known), *_row(row)) for key, row in header.items()]
+        end = max((end for *_, end in rows), default=0)
         if base + end != size:
             raise OSError(f"{path} has {size} bytes, its header tells of {base + end}: it was cut short or changed.")
+        _check_gapless((first, end) for *_, first, end in rows)
         state: dict[int, dict[str, torch.Tensor]] = {}
-        for key, row in header.items():
-            position, name = key.split(".")
-            state.setdefault(int(position), {})[name] = _tensor(mapping, base, row)
+        for (position, name), dtype, shape, first, _ in rows:
+            state.setdefault(position, {})[name] = tensor_at(mapping, base + first, shape, dtype)
         for others in grouping.from_json(metadata["own"]):
             state[others.pop("position")].update(others)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged: its header makes no sense ({error}).") from error
     return {"state": state, "param_groups": groups}
 
@@ -129,17 +133,34 @@ def _read_header(file: Any, size: int, path: Any) -> tuple[dict[str, Any], int]:
         raise OSError(f"{path} has {size} bytes, less than its header: it was cut short, or is no safetensors file.")
     try:
         header = json.loads(file.read(length))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no safetensors file ({error}).") from error
     if not isinstance(header, dict):
         raise ValueError(f"{path} is no safetensors file.")
     return header, 8 + length
 
 
-def _tensor(mapping: mmap.mmap, base: int, row: dict[str, Any]) -> torch.Tensor:
+def _place(key: str, known: set[int]) -> tuple[int, str]:
+    position, name = key.split(".")
+    if not position.isdecimal() or int(position) not in known or (name != "step" and name not in PLANES):
+        raise ValueError(f"{key} belongs to no parameter of the groups")
+    return int(position), name
+
+
+def _row(row: dict[str, Any]) -> tuple[torch.dtype, torch.Size, int, int]:
+    """Type, shape and the bytes [first, end) after the header."""
     dtype, bytes_each = _TYPES[row["dtype"]]
     shape = torch.Size(row["shape"])
     first, end = row["data_offsets"]
-    if first < 0 or end - first != bytes_each * shape.numel():
+    if any(extent < 0 for extent in shape) or first < 0 or end - first != bytes_each * math.prod(shape):
         raise ValueError(f"offsets {first} to {end} do not fit shape {list(shape)}")
-    return tensor_at(mapping, base + first, shape, dtype)
+    return dtype, shape, first, end
+
+
+def _check_gapless(ranges: Iterable[tuple[int, int]]) -> None:
+    """As safetensors has it: every byte belongs to one tensor."""
+    at = 0
+    for first, end in sorted(ranges):
+        if first != at:
+            raise ValueError(f"a tensor begins at {first}, where the one before it ends at {at}")
+        at = end

@@ -32,6 +32,8 @@ def _number(value: Any, name: str) -> float:
         if value.numel() != 1:
             raise ValueError(f"Tensor {name} must be 1-element")
         value = value.item()
+    if isinstance(value, str):
+        raise TypeError(f"{name} is the text {value!r}, not a number.")
     return float(value)
 
 
@@ -46,6 +48,17 @@ def pack(groups: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[torch
         result.append({**rest, "params": [ids[p] for p in parameters]})
         first += len(parameters)
     return result, ids
+
+
+def check_ids(groups: list[dict[str, Any]]) -> set[int]:
+    """The ids in packed groups. ValueError where "params" is not a list of numbers from 0."""
+    ids: set[int] = set()
+    for group in groups:
+        listed = group["params"]
+        if not isinstance(listed, list) or not all(type(i) is int and i >= 0 for i in listed):
+            raise ValueError(f'"params" of a group is {listed!r}, not a list of positions')
+        ids |= set(listed)
+    return ids
 
 
 def check_sizes(groups: list[dict[str, Any]], saved: list[dict[str, Any]]) -> None:

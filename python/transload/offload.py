@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -45,6 +45,15 @@ class Entry:
     """Stepped, loaded or assigned: has state to show."""
 
 
+_LEFT = " (in no group, "
+"""Between the name and the key of a parameter that has state and has left the groups."""
+
+
+def _can_keep(parameter: torch.Tensor, entry: Entry) -> bool:
+    """False where there is nothing left that the state could belong to: moved away, or of another shape."""
+    return parameter.is_cpu and parameter.dtype in ELEMENT_TYPES and parameter.shape == entry.shape
+
+
 class OffloadedState:
     """Owner of the core. Every use checks the process and that no step failed in the middle."""
 
@@ -52,10 +61,14 @@ class OffloadedState:
         self.options = options
         self.entries: dict[torch.Tensor, Entry] = {}
         self.flat: list[torch.Tensor] = []
+        self.sizes: list[int] = []
+        """Of the groups; a parameter takes another's place only where these stay."""
         self.flat_entries: list[Entry | None] = []
         self._core: _core.Core | None = None
         self._failure: str | None = None
         self._process = os.getpid()
+        self.adopted: Callable[[torch.Tensor, torch.Tensor], None] = lambda old, new: None
+        """Called when a parameter takes the place and the state of another."""
 
     # The core itself.
 
@@ -95,6 +108,11 @@ class OffloadedState:
         except Exception:  # noqa: BLE001
             pass
 
+    def finish(self) -> None:
+        """For good: other threads that still step at the interpreter's exit are refused."""
+        self.fail("This transload.AdamW is gone: the interpreter exits.")
+        self.close()
+
     def report(self) -> dict[str, Any]:
         self.check_process()
         return dict(self._core.report() if self._core is not None else _core.empty_report())
@@ -108,11 +126,13 @@ class OffloadedState:
     def cover(self, groups: list[dict[str, Any]], also: Iterable[torch.Tensor] = ()) -> None:
         """Makes the layout cover the parameters that want a gradient, have one, have state, or are in `also`.
 
-        Replaced parameters are adopted by position. ValueError by name where the shape is another.
+        Replaced parameters are adopted by position. ValueError by name where the shape is another. As in torch, a
+        parameter that is in no group any more keeps the state that it has.
         """
         flat = flatten(groups)
         names = names_of(groups)
-        if not self.follows(flat):
+        sizes = [len(group["params"]) for group in groups]
+        if sizes == self.sizes and not self.follows(flat):
             self._adopt(flat, names)
         extra = set(also)
         wanted = [
@@ -121,23 +141,36 @@ class OffloadedState:
         if self._core is None or not self._covered(flat, wanted):
             self._rebuild(flat, names, wanted)
         self.flat_entries = [self.entries.get(p) for p in flat]
-        self.flat = flat
+        self.flat, self.sizes = flat, sizes
 
-    def start_over(self, groups: list[dict[str, Any]], also: Iterable[torch.Tensor]) -> None:
-        """The layout for the groups, nothing in it: no steps, zero moments. Also after a failed step."""
-        if self._failure is not None:
-            self.close()
-            for entry in self.entries.values():
-                entry.live = False
-            self._failure = None
-        for parameter, entry in self.entries.items():
-            self._forget(entry)
-        self.cover(groups, also)
+    def start_over(self, groups: list[dict[str, Any]], given: dict[torch.Tensor, dict[str, Any]]) -> None:
+        """The layout for the groups and in it what is `given`, nothing else. Also after a failed step.
 
-    def _forget(self, entry: Entry) -> None:
-        if entry.live and self._core is not None:
-            self._core.reset(entry.tensor)
-        entry.live = False
+        Where it cannot be done everything is refused until a load that succeeds: part of the state is gone then.
+        """
+        flat = flatten(groups)
+        for parameter, name in zip(flat, names_of(groups)):
+            if parameter in given or parameter.requires_grad:
+                check_place(parameter, name)
+        failed, self._failure = self._failure, None
+        try:
+            if failed is not None:
+                self.close()
+            self._forget_all(set(flat))
+            self.cover(groups, given)
+            for parameter, values in given.items():
+                self.put(parameter, values)
+        except BaseException as error:
+            self.fail(f"A load failed in the middle ({error}). Load again to go on.")
+            raise
+
+    def _forget_all(self, present: set[torch.Tensor]) -> None:
+        """As never stepped; parameters that are not in the groups any more are not known any more."""
+        for entry in self.entries.values():
+            if entry.live and self._core is not None:
+                self._core.reset(entry.tensor)
+            entry.live = False
+        self.entries = {p: entry for p, entry in self.entries.items() if p in present}
 
     def _adopt(self, flat: list[torch.Tensor], names: list[str]) -> None:
         moved = self._replacements(flat)
@@ -148,12 +181,11 @@ class OffloadedState:
                     f"{names[position]} took the place of a parameter of shape {shape_text(entry.shape)}, which has "
                     "state. Give the optimizer a new group for it, or load a state that fits."
                 )
-        for old, new, position in moved:
+        for old, new, _ in moved:
             self.entries[new] = self.entries.pop(old)
+            self.adopted(old, new)
 
     def _replacements(self, flat: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor, int]]:
-        if len(flat) != len(self.flat):
-            return []
         present = set(flat)
         return [
             (old, new, i)
@@ -204,6 +236,10 @@ class OffloadedState:
             key = known.key if known is not None else position if position not in taken else unused + position
             name = names[position] if times[names[position]] == 1 else f"{names[position]} at {position}"
             entries[p] = Entry(len(entries), key, name, p.shape, p.dtype)
+        for p, known in self.entries.items():
+            if known.live and p not in entries and _can_keep(p, known):
+                name = f"{known.name.split(_LEFT)[0]}{_LEFT}{known.key})"
+                entries[p] = Entry(len(entries), known.key, name, p.shape, p.dtype)
         return entries
 
     def _carry(self, entries: dict[torch.Tensor, Entry]) -> dict[torch.Tensor, dict[str, Any]]:

@@ -45,6 +45,7 @@ def _all_pieces(state: OffloadedState, parameters: list[torch.Tensor]) -> Iterat
             yield from read_pieces(state.core, entry, PLANES[name], weight, buffers)
 
 
+@torch.inference_mode(False)
 def snapshot(state: OffloadedState, parameters: list[torch.Tensor]) -> list[dict[str, Any]]:
     """For each parameter "step" and its planes, as tensors with the values of now.
 

@@ -52,6 +52,12 @@ class StateMap(MutableMapping, defaultdict):
         self._held: dict[Any, Held] = {}
         self._spilled: dict[Any, dict[str, Any]] = {}
         self._own: dict[Any, dict[str, Any]] = {}
+        state.adopted = self._rename
+
+    def _rename(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        for known in (self._held, self._spilled, self._own):
+            if old in known:
+                known[new] = known.pop(old)  # type: ignore[attr-defined]
 
     # The mapping.
 
@@ -212,6 +218,7 @@ class StateMap(MutableMapping, defaultdict):
         rest = [p for p, entry in self._state.entries.items() if entry.live and p not in self._held]
         self._spilled = dict(zip(rest, snapshot(self._state, rest)))
 
+    @torch.inference_mode(False)
     def _read(self, parameter: torch.Tensor) -> Held:
         state = self._state
         shape = state.entries[parameter].shape

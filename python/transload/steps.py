@@ -49,6 +49,7 @@ def gather(groups: list[dict[str, Any]], flat_entries: list[Entry | None]) -> Ga
     all_of = Gathered()
     places = iter(flat_entries)
     seen: set[int] = set()
+    addresses: set[int] = {0}
     for group in groups:
         check_group(group)
         values = values_of(group)
@@ -65,14 +66,22 @@ def gather(groups: list[dict[str, Any]], flat_entries: list[Entry | None]) -> Ga
             kind = ELEMENT_TYPES.get(gradient.dtype)
             if kind is None or not _fits(parameter, gradient, entry):
                 _refuse(parameter, gradient, entry)
-            tensor = entry.tensor
-            if tensor in seen or not (parameter.is_contiguous() and gradient.is_contiguous()):
+            tensor, weight, address = entry.tensor, parameter.data_ptr(), gradient.data_ptr()
+            if (
+                tensor in seen
+                or weight in addresses  # another parameter over the same memory, or nothing there
+                or address == 0
+                or not (parameter.is_contiguous() and gradient.is_contiguous())
+                or gradient.is_neg()
+            ):
+                check_memory(parameter, gradient, entry)
                 all_of.parts.append(Part(parameter, gradient, entry, values))
                 continue
             seen.add(tensor)
+            addresses.add(weight)
             tensors.append(tensor)
-            weights.append(parameter.data_ptr())
-            gradients.append(gradient.data_ptr())
+            weights.append(weight)
+            gradients.append(address)
             kinds.append(kind)  # type: ignore[arg-type]
             all_of.parameters.append(parameter)
             all_of.entries.append(entry)
@@ -89,6 +98,19 @@ def _fits(parameter: torch.Tensor, gradient: torch.Tensor, entry: Entry) -> bool
         and parameter.shape == entry.shape
         and gradient.shape == entry.shape
     )
+
+
+def check_memory(parameter: torch.Tensor, gradient: torch.Tensor, entry: Entry) -> None:
+    """RuntimeError by name where there is nothing to read (a storage that was freed), and
+    where its temporary could not be written back.
+    """
+    for tensor, what in ((parameter, entry.name), (gradient, f"The gradient of {entry.name}")):
+        if tensor.numel() > 0 and tensor.data_ptr() == 0 and not tensor._is_zerotensor():
+            raise RuntimeError(f"{what} has no memory: its storage was freed.")
+    if any(stride == 0 and size > 1 for stride, size in zip(parameter.stride(), parameter.shape)):
+        raise RuntimeError(f"{entry.name} is expanded: more than one of its elements share memory.")
+    if parameter.is_inference() and not torch.is_inference_mode_enabled():
+        raise RuntimeError(f"{entry.name} is an inference tensor that is not contiguous: step it in inference mode.")
 
 
 def _refuse(parameter: torch.Tensor, gradient: torch.Tensor, entry: Entry) -> None:
@@ -126,7 +148,7 @@ def step_parts(core: _core.Core, parts: list[Part], threads: int, updated: list[
     batch: list[Part] = []
     for part in parts:
         size = sum(p.bytes for p in batch) + part.bytes
-        if batch and (size > _TEMPORARIES or any(p.entry is part.entry for p in batch)):
+        if batch and (size > _TEMPORARIES or any(_same_memory(p, part) for p in batch)):
             _step_batch(core, batch, threads, updated)
             batch = []
         batch.append(part)
@@ -134,9 +156,18 @@ def step_parts(core: _core.Core, parts: list[Part], threads: int, updated: list[
         _step_batch(core, batch, threads, updated)
 
 
+def _plain(gradient: torch.Tensor) -> torch.Tensor:
+    """Its elements in memory as they count: no lazy minus, no zeros that are nowhere."""
+    return gradient.clone() if gradient._is_zerotensor() else gradient.resolve_neg().contiguous()
+
+
+def _same_memory(a: Part, b: Part) -> bool:
+    return a.entry is b.entry or a.parameter.data_ptr() == b.parameter.data_ptr()
+
+
 def _step_batch(core: _core.Core, batch: list[Part], threads: int, updated: list[Entry]) -> None:
     weights = [part.parameter.detach().contiguous() for part in batch]
-    gradients = [part.gradient.contiguous() for part in batch]
+    gradients = [_plain(part.gradient) for part in batch]
     rows: list[_core.Row] = []
     for part, weight, gradient in zip(batch, weights, gradients):
         place = [part.entry.tensor], [weight.data_ptr()], [gradient.data_ptr()], [ELEMENT_TYPES[gradient.dtype]]

@@ -364,6 +364,75 @@ def test_a_damaged_file_is_refused_and_changes_nothing(place, tmp_path, how, whe
     assert_same(mine, control)
 
 
+def moved(header, old, new):
+    for key in tensors_of(header):
+        if key.startswith(f"{old}."):
+            header[key.replace(f"{old}.", f"{new}.", 1)] = header.pop(key)
+
+
+LIES = {
+    "negative extents": lambda h: h["0.exp_avg"].update(shape=[-20, -30]),
+    "one extent below zero": lambda h: h["0.exp_avg"].update(shape=[-1, -600]),
+    "extents beyond 64 bits": lambda h: h["0.exp_avg"].update(shape=[1 << 70]),
+    "product beyond 64 bits": lambda h: h["0.exp_avg"].update(shape=[1 << 32, 1 << 32]),
+    "no offsets": lambda h: h["0.exp_avg"].update(data_offsets=[]),
+    "three offsets": lambda h: h["0.exp_avg"].update(data_offsets=[0, 1, 2]),
+    "offset below zero": lambda h: h["0.exp_avg"].update(data_offsets=[-2400, 0]),
+    "two tensors over the same bytes": lambda h: h["0.exp_avg"].update(data_offsets=h["0.exp_avg_sq"]["data_offsets"]),
+    "a row that is a list": lambda h: h.update({"0.exp_avg": [1]}),
+    "another name": lambda h: h.update({"0.other": h.pop("0.exp_avg")}),
+    "a position that is not there": lambda h: moved(h, 0, 7),
+    "a position below zero": lambda h: moved(h, 0, -1),
+    "a position as only int() reads it": lambda h: moved(h, 0, " 0_0"),
+    "bytes of nobody": lambda h: moved_away(h),
+    "params that are a number": lambda h: h["__metadata__"].update(groups='[{"params": 5}]'),
+    "params that are lists": lambda h: h["__metadata__"].update(groups='[{"params": [[0], 1]}]'),
+    "params that are words": lambda h: h["__metadata__"].update(groups='[{"params": ["a", "b"]}]'),
+    "groups that are none": lambda h: h["__metadata__"].update(groups="5"),
+    "own entries of a stranger": lambda h: h["__metadata__"].update(own='[{"position": 9}]'),
+}
+
+
+def moved_away(header):
+    for key in ("0.step", "0.exp_avg", "0.exp_avg_sq"):
+        header.pop(key)
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_header_that_lies_is_refused_and_changes_nothing(tmp_path, lie):
+    mine, control, other = (parameters((20, 30), (40,), seed=seed) for seed in (3, 3, 8))
+    opt, untouched = transload.AdamW(mine, **HYPER), transload.AdamW(control, **HYPER)
+    train(opt, mine, 2)
+    train(untouched, control, 2)
+    train(transload.AdamW(other, **HYPER), other, 3).save(tmp_path / "state")
+    relabel(tmp_path / "state", LIES[lie])
+    with pytest.raises((ValueError, OSError), match="state"):
+        opt.load(tmp_path / "state")
+    train(opt, mine, 2, first=2)
+    train(untouched, control, 2, first=2)
+    assert_same(mine, control)
+
+
+def test_a_header_that_nests_without_end_is_refused(tmp_path):
+    text = b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+    (tmp_path / "state").write_bytes(struct.pack("<Q", len(text)) + text)
+    with pytest.raises(ValueError, match="no safetensors"):
+        transload.AdamW(parameters((5,)), **HYPER).load(tmp_path / "state")
+
+
+def test_a_state_dict_taken_in_inference_mode_is_made_of_ordinary_tensors():
+    """As a checkpoint at the end of a validation."""
+    params = parameters((30,))
+    opt = train(transload.AdamW(params, **HYPER), params, 1)
+    with torch.inference_mode():
+        saved, shown = opt.state_dict(), opt.state[params[0]]
+    shown["exp_avg"].mul_(0.5)
+    saved["state"][0]["exp_avg"].mul_(0.5)
+    theirs = torch.optim.AdamW(copies(params), **HYPER)
+    theirs.load_state_dict(saved)
+    train(theirs, theirs.param_groups[0]["params"], 1)
+
+
 def test_of_another_model_is_refused(tmp_path):
     other = parameters((30,), (40,))
     train(transload.AdamW(other, **HYPER), other, 2).save(tmp_path / "state")

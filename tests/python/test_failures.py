@@ -3,13 +3,14 @@ import copy
 import os
 import pickle
 import signal
+import threading
 
 import pytest
 import torch
 
 import transload
 from support import (HYPER, assert_same, copies, give_gradients, on_nvme, parameters, run_python, small_budget,
-                     start_python, subfolders, train)
+                     start_python, steps_of, subfolders, train)
 
 FULL_IN_THE_MIDDLE = """
     import os, resource, signal, sys
@@ -462,3 +463,120 @@ def test_budget_of_the_smallest_kind_is_kept(nvme):
     budget = small_budget(params, nvme)
     opt = train(on_nvme(params, nvme, budget), params, 3)
     assert report(opt, "host_peak") <= budget == report(opt, "host_budget")
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_load_that_fails_is_not_followed_by_steps_from_nothing(nvme, torn):
+    """The disk was gone when the state should come back: neither the old state is there nor the loaded one."""
+    params = parameters((300_000,), (100,))
+    opt = on_nvme(params, nvme, 1 << 20)
+    train(opt, params, 2)
+    saved = copy.deepcopy(opt.state_dict())
+    if torn:
+        opt._offload.fail("A step failed.")
+    larger = torch.nn.Parameter(torch.zeros(1000))
+    opt.add_param_group({"params": [larger]})
+    saved["param_groups"].append({**saved["param_groups"][0], "params": [2]})
+    nvme.rename(nvme.with_name("gone"))
+    with pytest.raises((OSError, ValueError)):
+        opt.load_state_dict(saved)
+    nvme.with_name("gone").rename(nvme)
+    with pytest.raises(RuntimeError, match="load"):
+        train(opt, params, 1, first=2)
+    opt.load_state_dict(saved)
+    train(opt, params, 1, first=2)
+    assert steps_of(opt) == [3, 3]
+
+
+def test_what_cannot_be_stepped_is_refused_before_a_load_changes_anything():
+    params = parameters((30,))
+    opt = train(transload.AdamW(params, **HYPER), params, 2)
+    saved = opt.state_dict()
+    saved["param_groups"].append({**saved["param_groups"][0], "params": [1]})
+    opt.add_param_group({"params": [torch.nn.Parameter(torch.empty(5, device="meta"))]})
+    with pytest.raises(NotImplementedError, match="meta"):
+        opt.load_state_dict(saved)
+    assert int(opt.state[params[0]]["step"]) == 2
+
+
+class InterruptedCore:
+    """A core whose call of step ends with Ctrl-C, after it has done everything."""
+
+    def __init__(self, core):
+        self.core = core
+
+    def __getattr__(self, name):
+        return getattr(self.core, name)
+
+    def step(self, *arguments):
+        self.core.step(*arguments)
+        raise KeyboardInterrupt
+
+
+def interrupted(params):
+    opt = transload.AdamW(params, **HYPER)
+    give_gradients(params, 0)
+    opt._offload.cover(opt.param_groups)
+    opt._offload._core = InterruptedCore(opt._offload._core)
+    with pytest.raises(KeyboardInterrupt):
+        opt.step()
+    opt._offload._core = opt._offload._core.core
+    return opt
+
+
+def test_an_interrupt_after_everything_was_written_leaves_a_whole_step():
+    params, control = parameters((30,)), parameters((30,))
+    opt = interrupted(params)
+    assert steps_of(opt) == [1]
+    train(opt, params, 1, first=1)
+    train(transload.AdamW(control, **HYPER), control, 2)
+    assert_same(params, control)
+
+
+def test_an_interrupt_before_a_temporary_was_copied_back_is_a_step_that_failed():
+    params = [torch.nn.Parameter(torch.ones(3, 4).t()), *parameters((30,))]
+    opt = interrupted(params)
+    for use in (opt.step, opt.state_dict):
+        with pytest.raises(RuntimeError, match="until a load.*group 0 parameter 1"):
+            use()
+
+
+def test_a_checkpoint_from_another_thread_takes_turns_with_the_steps(nvme):
+    params, control = parameters((300_000,), (1000,)), parameters((300_000,), (1000,))
+    opt = on_nvme(params, nvme, 1 << 20)
+    train(opt, params, 1)
+    errors, ended = [], threading.Event()
+
+    def checkpoints():
+        try:
+            while not ended.is_set():
+                opt.state_dict()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=checkpoints)
+    thread.start()
+    train(opt, params, 5, first=1)
+    ended.set()
+    thread.join()
+    assert not errors
+    train(transload.AdamW(control, **HYPER), control, 6)
+    assert_same(params, control)
+
+
+def test_exit_while_a_thread_steps(nvme):
+    done = run_python("""
+        import sys, threading, time
+        import torch, transload
+        from support import *
+        params = parameters((3_000_000,))
+        opt = on_nvme(params, sys.argv[1], 4 << 20)
+        train(opt, params, 1)
+        def loop():
+            while True:
+                opt.step()
+        threading.Thread(target=loop, daemon=True).start()
+        time.sleep(0.1)
+    """, nvme)
+    assert done.returncode == 0, done.stderr
+    assert subfolders(nvme) == []

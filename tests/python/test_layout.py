@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 import transload
-from support import (HYPER, assert_close_to_torch, assert_same, copies, give_gradients, parameters, report, train)
+from support import (HYPER, assert_close_to_torch, assert_same, chunk_option, copies, give_gradients, parameters, report,
+                     steps_of, train)
 
 
 def beside_torch(make, steps=4, dtype=torch.float32):
@@ -341,3 +342,53 @@ def test_parameters_that_are_plain_tensors():
     (x * x).sum().backward()
     opt.step()
     assert not torch.equal(x, torch.ones(10))
+
+
+def test_leaving_the_groups_and_coming_back_keeps_the_state_as_torch():
+    """Also where the layout changes in between."""
+    mine, theirs = parameters((100,), (50,), (30,)), parameters((100,), (50,), (30,))
+    opts = transload.AdamW(mine[:2], **HYPER), torch.optim.AdamW(theirs[:2], **HYPER)
+    for opt, params in zip(opts, (mine, theirs)):
+        train(opt, params[:2], 2)
+        both = opt.param_groups[0]["params"]
+        opt.param_groups[0]["params"] = both[:1]
+        opt.add_param_group({"params": params[2:]})
+        train(opt, params, 2, first=2)
+        opt.param_groups[0]["params"] = both
+        train(opt, params, 2, first=4)
+        assert [int(opt.state[p]["step"]) for p in params] == [6, 4, 4]
+    assert_close_to_torch(mine, theirs)
+
+
+def test_what_is_shown_of_a_parameter_goes_on_with_the_one_that_takes_its_place():
+    params = parameters((30,), (40,), dtype=torch.bfloat16)
+    opt = train(transload.AdamW(params, **HYPER), params, 2)
+    opt.state[params[1]]["exp_avg"].zero_()
+    opt.state[params[1]]["own"] = 7
+    new = copies(params)
+    opt.param_groups[0]["params"] = new
+    saved = opt.state_dict()["state"]
+    assert sorted(saved) == [0, 1]
+    assert saved[1]["own"] == 7 and not saved[1]["exp_avg"].any()
+    assert set(opt.state) == set(new)
+
+
+def test_a_load_that_fits_after_a_replacement_of_another_shape():
+    params, new, source = parameters((30,)), parameters((50,)), parameters((50,))
+    opt = train(transload.AdamW(params, **HYPER), params, 2)
+    saved = train(transload.AdamW(source, **HYPER), source, 2).state_dict()
+    opt.param_groups[0]["params"] = new
+    opt.load_state_dict(saved)
+    assert steps_of(opt) == [2]
+
+
+@pytest.mark.parametrize("threads, chunk", [(1, 1 << 20), (3, 1 << 20), (3, 2048)])
+def test_two_parameters_over_the_same_memory_are_stepped_one_after_the_other(threads, chunk):
+    """As `a.data = b.data` ties weights; torch steps the memory twice."""
+    torch.set_num_threads(threads)
+    mine, theirs = (parameters((200_000,))[0].detach() for _ in range(2))
+    tied = [torch.nn.Parameter(mine), torch.nn.Parameter(mine)]
+    as_torch = [torch.nn.Parameter(theirs), torch.nn.Parameter(theirs)]
+    train(transload.AdamW(tied, **HYPER, **chunk_option(chunk)), tied, 4)
+    train(torch.optim.AdamW(as_torch, **HYPER, foreach=False), as_torch, 4)
+    assert_close_to_torch(tied, as_torch)

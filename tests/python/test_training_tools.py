@@ -7,7 +7,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import transload
-from support import HYPER, assert_close_to_torch, assert_same, copies, give_gradients, parameters, report, train
+from support import (HYPER, assert_close_to_torch, assert_same, copies, give_gradients, parameters, report, same_bits,
+                     train)
 
 
 def network(dtype=torch.float32):
@@ -277,3 +278,38 @@ def test_step_returns_with_everything_written():
             torch.zeros(1_000_000).sum()
             assert torch.equal(now, params[0])
         assert report(opt, "nvme_read") > 0
+
+
+def test_gradients_that_are_not_what_their_memory_holds():
+    """Lazy minus signs, and zeros that are nowhere."""
+    params, plain = parameters((100,), (1,), (50,)), parameters((100,), (1,), (50,))
+    for p in plain:
+        p.grad = torch.full_like(p, -2.0)
+    plain[2].grad.zero_()
+    params[0].grad = torch._neg_view(torch.full((100,), 2.0))
+    params[1].grad = torch.tensor([0 + 2j]).conj().imag
+    params[2].grad = torch._efficientzerotensor(50)
+    transload.AdamW(params, **HYPER).step()
+    transload.AdamW(plain, **HYPER).step()
+    assert_same(params, plain)
+
+
+@pytest.mark.parametrize("what", ["gradient", "parameter"])
+def test_memory_that_was_freed_is_refused_by_name(what):
+    params = parameters((30,), (40,))
+    opt = train(transload.AdamW(params, **HYPER), params, 1)
+    give_gradients(params, 1)
+    kept = params[0].detach().clone()
+    (params[1].grad if what == "gradient" else params[1].data).untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match=r"group 0 parameter 1 .* no memory"):
+        opt.step()
+    assert same_bits(params[0], kept)
+
+
+def test_text_is_no_rate():
+    params = parameters((30,))
+    opt = transload.AdamW(params, **HYPER)
+    opt.param_groups[0]["lr"] = "0.1"
+    give_gradients(params, 0)
+    with pytest.raises(TypeError, match="lr"):
+        opt.step()
