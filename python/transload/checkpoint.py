@@ -1,7 +1,8 @@
 """opt.save and opt.load: the state as one safetensors file, streamed.
 
 Keys are "{position}.step" (I64) and "{position}.exp_avg", ".exp_avg_sq", ".master" (F32, the parameter's shape); the
-position is that in the flattened groups. The groups lie in the metadata as JSON.
+position is that in the flattened groups. The groups lie in the metadata as JSON, and a checksum of the whole file: xxh3 of
+the xxh3s of the header (the checksum's own digits as zeros) and of each 8 MiB of what follows.
 """
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from transload import _core
 from transload import groups as grouping
 from transload.planes import PLANES
 from transload.snapshot import tensor_at, write_planes
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from transload.offload import OffloadedState
 
 _FORMAT = "transload.AdamW 1"
+_PIECE = 8 << 20
+_NO_CHECKSUM = b"0" * 32
 _TYPES = {"I64": (torch.int64, 8), "F32": (torch.float32, 4)}
 
 
@@ -48,11 +52,18 @@ def save(
             file.write(struct.pack("<Q", len(header)) + header)
             file.write(b"".join(struct.pack("<q", state.step_count(p)) for p in positions))
             write_planes(state, list(positions), file)
+        with open(temporary, "r+b") as file:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapping:
+                checksum = _checksum(header, mapping, 8 + len(header))
+            file.seek(8 + header.index(_NO_CHECKSUM))
+            file.write(checksum)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(target)
         raise
     _sync_folder(target.parent)
 
@@ -69,7 +80,7 @@ def _header(
     own: Callable[[torch.Tensor], dict[str, Any]],
 ) -> dict[str, Any]:
     others = [{"position": i, **own(p)} for p, i in positions.items() if own(p)]
-    metadata = {"format": _FORMAT, "groups": grouping.to_json(packed), "own": grouping.to_json(others)}
+    metadata = {"format": _FORMAT, "checksum": _NO_CHECKSUM.decode(), "groups": grouping.to_json(packed), "own": grouping.to_json(others)}
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
 
@@ -85,6 +96,20 @@ def _header(
         for name in state.plane_names(parameter):
             add(f"{position}.{name}", "F32", list(shape), 4 * shape.numel())
     return header
+
+
+def _checksum(header: bytes, mapping: mmap.mmap, base: int) -> bytes:
+    """32 hexadecimal digits of a file whose content after `base` bytes is the mapping's."""
+    digests = [_digest(bytearray(header), 0, len(header))]
+    digests += [_digest(mapping, at, min(_PIECE, len(mapping) - at)) for at in range(base, len(mapping), _PIECE)]
+    together = bytearray(b"".join(digests))
+    return _digest(together, 0, len(together)).hex().encode()
+
+
+def _digest(buffer: bytearray | mmap.mmap, offset: int, size: int) -> bytes:
+    if size == 0:
+        return b""
+    return _core.digest(torch.frombuffer(buffer, dtype=torch.uint8, count=size, offset=offset).data_ptr(), size)
 
 
 def _sync_folder(folder: pathlib.Path) -> None:
@@ -123,6 +148,10 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
             state[others.pop("position")].update(others)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged: its header makes no sense ({error}).") from error
+    written = str(metadata.get("checksum", "")).encode()
+    raw = mapping[8:base].replace(written, _NO_CHECKSUM, 1) if len(written) == len(_NO_CHECKSUM) else b""
+    if _checksum(raw, mapping, base) != written:
+        raise OSError(f"{path} is damaged: its content is not what its checksum says. Load another copy.")
     return {"state": state, "param_groups": groups}
 
 

@@ -339,13 +339,18 @@ def damage(path, how):
     elif how == "another file altogether":
         from safetensors.torch import save_file
         save_file({"x": torch.zeros(3)}, path)
+    elif how in ("a bit in the middle", "the last bit"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2 if how == "a bit in the middle" else -1] ^= 1
+        path.write_bytes(data)
     elif how == "no such file":
         path.unlink()
 
 
 @pytest.mark.parametrize("how", ["empty", "cut in the header", "cut in the middle", "cut by a byte", "a byte too many",
                                  "length of the header", "no JSON", "a tensor missing", "shape", "type", "offsets",
-                                 "offsets backwards", "another file altogether", "no such file"])
+                                 "offsets backwards", "a bit in the middle", "the last bit",
+                                 "another file altogether", "no such file"])
 @pytest.mark.parametrize("where", ["memory", "nvme"])
 def test_a_damaged_file_is_refused_and_changes_nothing(place, tmp_path, how, where):
     mine, control = (parameters((150_000,), (20, 30), (90_000,), dtype=torch.bfloat16) for _ in range(2))
