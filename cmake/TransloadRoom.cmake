@@ -19,7 +19,9 @@ function(transload_cuda_options target)
               -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-Wno-missing-field-initializers,-Werror
               -Xptxas=-v,--warn-on-spills,--warn-on-local-memory-usage)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${options}>")
-  set_target_properties(${target} PROPERTIES RULE_LAUNCH_COMPILE ${CMAKE_SOURCE_DIR}/scripts/cuda_registers)
+  # By a path without the folder's name, which may have spaces: compilers run in the build folder.
+  configure_file(${CMAKE_SOURCE_DIR}/scripts/cuda_registers ${CMAKE_BINARY_DIR}/cuda_registers COPYONLY)
+  set_target_properties(${target} PROPERTIES RULE_LAUNCH_COMPILE ./cuda_registers)
 endfunction()
 
 # transload_room(name DIR folder LIBS …): the library transload_<name> of all sources in the folder.

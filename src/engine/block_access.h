@@ -50,6 +50,10 @@ class BlockAccess {
   /// Throws the engine's first error once it has failed.
   virtual Pin pin(BlockId block, Tier tier, AccessKind kind) = 0;
 
+  /// Throws the first error of any transfer. A pin is ready also when its transfer has failed: whoever cannot undo what
+  /// it does with the bytes asks here between `ready` and the first use.
+  virtual void rethrow_if_failed() const {}
+
   /// Gives the pin back when everything launched on `stream` so far has ended. A write or update becomes the block's
   /// current version then; consume leaves it dead.
   virtual void unpin(Pin pin, Stream& stream) = 0;

@@ -75,8 +75,7 @@ class Engine final : public BlockAccess {
   std::vector<StoredBlock> stored() const;
 
   EngineCounters counters() const;
-  /// First error of any transfer, rethrown; nothing when healthy.
-  void rethrow_if_failed() const;
+  void rethrow_if_failed() const override;
 
  private:
   struct Impl;

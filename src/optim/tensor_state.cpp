@@ -139,8 +139,9 @@ void TensorState::update_chunk(std::size_t c, BlockAccess& access, Stream& strea
   std::vector<Pin> pins;
   for (std::size_t p = 0; p < kind.layout.planes().size(); ++p) {
     pins.push_back(access.pin(block(kind, id, static_cast<int>(p)), Tier::host, AccessKind::update));
-    stream.wait(pins.back().ready);
   }
+  for (const Pin& pin : pins) pin.ready.wait();
+  access.rethrow_if_failed();  // the tensors are the caller's: what they got could not be taken back
   Planes planes;
   planes.moment1 = pins[static_cast<std::size_t>(kind.moment1)].view;
   planes.moment2 = pins[static_cast<std::size_t>(kind.moment2)].view;
@@ -232,6 +233,7 @@ void TensorState::for_each_tile(std::size_t tensor, int plane, AccessKind how, s
     Pin pin = std::exchange(ahead, Pin());
     if (piece + 1 != end) ahead = pin_of(piece[1]);
     pin.ready.wait();
+    access.rethrow_if_failed();
     const std::uint64_t from = std::max(first, piece->param_begin);
     const std::uint64_t to = std::min(first + count, piece->param_begin + piece->count);
     for (std::uint64_t at = from; at < to; at += kTile)

@@ -26,6 +26,7 @@ class RecordingAccess final : public BlockAccess {
   std::byte* workspace(Tier tier, std::uint64_t bytes) override;
   void begin_backward() override;
   bool dry() const override { return inner_.dry(); }
+  void rethrow_if_failed() const override { inner_.rethrow_if_failed(); }
 
  private:
   using Clock = std::chrono::steady_clock;

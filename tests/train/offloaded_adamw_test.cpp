@@ -369,6 +369,42 @@ TEST_CASE("A drive that fails in a step: what was updated is named, nothing goes
   REQUIRE(std::filesystem::is_empty(folder.path("nvme")));
 }
 
+TEST_CASE("What could not be read is not used: every element is as before the step, or as after it") {
+  TempFolder folder;
+  for (std::uint64_t nth = 1; nth < 60; nth += 3) {
+    CAPTURE(nth);
+    Model model, twin;
+    OffloadedAdamWOptions options = on_disk(folder, model, 2);
+    options.io_uring = nth % 2 == 0;
+    OffloadedAdamW optimizer(model.specs, options), whole(twin.specs, in_memory());
+    for (unsigned number = 0; number < 2; ++number) {
+      optimizer.step(model.step(number), 2);
+      whole.step(twin.step(number), 2);
+    }
+    const std::vector<std::vector<std::byte>> before = model.weights;
+    whole.step(twin.step(2), 2);
+    const os::InterceptScope scope(os::fail_at(os::ops({os::OpKind::read}, "/store/slots"), nth, -EIO));
+    REQUIRE_THROWS_AS(optimizer.step(model.step(2), 2), StepFailed);
+    std::size_t strange = 0;
+    for (std::size_t i = 0; i < before.size(); ++i)
+      for (std::size_t b = 0; b < before[i].size(); ++b)
+        strange += model.weights[i][b] != before[i][b] && model.weights[i][b] != twin.weights[i][b];
+    REQUIRE(strange == 0);
+  }
+}
+
+TEST_CASE("State that cannot be read is an error, not numbers") {
+  TempFolder folder;
+  Model model;
+  OffloadedAdamW optimizer(model.specs, on_disk(folder, model, 1.5));
+  optimizer.step(model.step(0), 2);
+  const os::InterceptScope scope(os::fail_at(os::ops({os::OpKind::read}, "/store/slots"), 1, -EIO, true));
+  const auto read_all = [&] {
+    for (std::size_t i = 0; i < model.specs.size(); ++i) plane(optimizer, model, i, StatePlane::moment1);
+  };
+  REQUIRE_THROWS_AS(read_all(), IoError);
+}
+
 TEST_CASE("Finite gradients are told from others, in every type") {
   for (const ElementType type : {ElementType::fp32, ElementType::bf16, ElementType::fp16}) {
     Model model({type});
