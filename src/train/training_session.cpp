@@ -344,6 +344,7 @@ Weights TrainingSession::pin(std::size_t parameter, std::uint64_t first, std::ui
     if (from >= to) continue;
     Pin pin = s.optimizer->use_weights(piece.chunk);
     pin.ready.wait();
+    s.access->rethrow_if_failed();
     const std::uint64_t at = (piece.chunk_begin + from - piece.param_begin) * size;
     const std::uint64_t bytes = (to - from) * size;
     const std::uint64_t pinned = round_up(pin.view.bytes(), s.frame_bytes);
