@@ -41,7 +41,8 @@ Engine::Impl::Impl(std::vector<BlockSpec> specs, const EngineOptions& options_in
   }
   pending_drops.reserve(2 * blocks.size());
   if (frames_of[0])
-    for (auto& stream : copy_streams) stream = options.device->make_stream(2 * kTransfers);
+    // A copy is two tasks, and the last one of an ended copy may begin the next: a full ring would wait for itself.
+    for (auto& stream : copy_streams) stream = options.device->make_stream(4 * kTransfers);
 }
 
 Engine::Impl::~Impl() {

@@ -181,3 +181,35 @@ TEST_CASE("zeros need no store and no transfer") {
   engine.unpin(std::move(pin), stream);
   CHECK(engine.counters().link[0].bytes == 0);
 }
+
+TEST_CASE("more blocks leave the device at once than transfers are there: each end begins the next") {
+  constexpr std::uint32_t kBlocks = 70;  // above the 48 transfers of an engine
+  std::vector<BlockSpec> blocks(kBlocks);
+  Trace trace;
+  Plan plan;
+  for (std::uint32_t i = 0; i < kBlocks; ++i) {
+    blocks[i] = {.name = "block " + std::to_string(i), .bytes = kFrame, .durable = true, .plane = "weight"};
+    trace.accesses.push_back({BlockId(i), Tier::device, AccessKind::write, i + 1});
+    plan.drops[0].push_back({BlockId(i), i});
+  }
+  MemoryStore store(1);
+  const std::unique_ptr<Device> device = make_emulated_device(4e6);  // a millisecond a block
+  EngineOptions options;
+  options.frame_bytes = kFrame;
+  options.host_bytes = options.device_bytes = (kBlocks + 4) * kFrame;
+  options.device = device.get();
+  Engine engine(blocks, options, &store);
+  engine.set_plan(trace, plan);
+  engine.begin_step();
+  InlineStream stream;
+  for (std::uint32_t i = 0; i < kBlocks; ++i) {
+    Pin pin = engine.pin(BlockId(i), Tier::device, AccessKind::write);
+    const std::string bytes(kFrame, static_cast<char>(i + 1));
+    pin.view.copy_in(bytes.data(), 0, kFrame);
+    engine.unpin(std::move(pin), stream);
+  }
+  engine.end_step();
+  engine.commit("all on the host");
+  for (std::uint32_t i = 0; i < kBlocks; ++i)
+    CHECK(store.content(store.committed().blocks[i].slot) == std::string(kFrame, static_cast<char>(i + 1)));
+}
