@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import struct
+import shlex
 import subprocess
 import unittest
 
@@ -50,7 +51,7 @@ class Surroundings(Case):
     """Closed streams, readers that leave, limits of the process."""
 
     def shell(self, script):
-        return subprocess.run(["bash", "-c", script.replace("TRANSLOAD", f"exec {TRANSLOAD}"), "bash",
+        return subprocess.run(["bash", "-c", script.replace("TRANSLOAD", f"exec {shlex.quote(str(TRANSLOAD))}"), "bash",
                                *map(str, self.flags())], capture_output=True, text=True, timeout=300)
 
     def test_closed_streams_are_no_files_of_the_run(self):
@@ -66,7 +67,7 @@ class Surroundings(Case):
 
     def test_lost_output_is_a_failure(self):
         self.train()
-        done = subprocess.run(f"exec {TRANSLOAD} verify {self.run_folder} --fingerprint >/dev/full", shell=True,
+        done = subprocess.run(f"exec {shlex.quote(str(TRANSLOAD))} verify {self.run_folder} --fingerprint >/dev/full", shell=True,
                               capture_output=True, text=True)
         self.assert_refused(done, "standard output", "No space left", code=1)
 
