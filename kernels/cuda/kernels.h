@@ -140,7 +140,7 @@ void causal_softmax_backward(const ScorePanel& panel, const float* scores, const
 // ---- Loss
 
 void loss_reset(LossRows rows, std::int64_t tokens, cudaStream_t stream);
-/// One block a token; sums in a fixed tree of the panel's width.
+/// One block a token; sums in a fixed tree of the panel's width. A target below 0: no loss and no gradient.
 void loss_panel(const float* logits, std::int64_t ld, std::int64_t tokens, std::int64_t first, std::int64_t width,
                 const std::int32_t* targets, LossRows rows, cudaStream_t stream);
 /// *sum = Σ over tokens of log(sum) + max − target in fp64, in a fixed tree of `tokens`.
