@@ -88,7 +88,7 @@ void Loop::use_plan(Pass pass) {
 }
 
 Verdict Loop::train_pass(Pass pass, double& loss, double lr) {
-  read_batches(*inputs_.data, *inputs_.order, position_.samples_seen, options_.shape, batches_);
+  read_batches(*inputs_.data, *inputs_.order, position_.samples_seen, samples_a_step(), options_.shape, batches_);
   session_.access().begin_step(tracing_);
   if (!options_.lru) use_plan(pass);
   loss = prepared_.code.transformer->forward_backward(session_.runtime(), session_.optimizer(), batches_);
@@ -207,7 +207,7 @@ void Loop::evaluate() {
   pending_ = false;
   double sum = 0;
   for (std::uint64_t b = 0; b < batches; ++b) {
-    read_batches(*inputs_.validation, *inputs_.validation_order, b * batch, shape, evaluation_batches_);
+    read_batches(*inputs_.validation, *inputs_.validation_order, b * batch, batch, shape, evaluation_batches_);
     session_.access().begin_step(false);
     if (!options_.lru) use_plan(Pass::evaluation);
     sum += prepared_.code.transformer->evaluate(session_.runtime(), session_.optimizer(), evaluation_batches_[0]);
