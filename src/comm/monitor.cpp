@@ -11,7 +11,9 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -118,8 +120,8 @@ struct Monitor::Impl {
   bool fresh = false;  ///< the status was published and not yet told
   bool stop = false;
   std::optional<Message> verdict;
-  std::function<void()> on_loss;
-  bool on_loss_called = false;
+  std::map<int, std::function<void()>> on_loss;  ///< each goes when it has been called
+  int numbers = 0;
   int wake_fd = -1;
   std::thread thread;
 };
@@ -175,10 +177,8 @@ void Monitor::Impl::run() {
     }
     for (Peer& peer : peers) peer.flush();
     changed.notify_all();
-    if (verdict && on_loss && !on_loss_called) {
-      on_loss_called = true;
-      on_loss();
-    }
+    if (verdict)
+      for (auto& [number, wake_waiters] : std::exchange(on_loss, {})) wake_waiters();
     if (stop) return;
     fds.clear();
     fds.push_back({wake_fd, POLLIN, 0});
@@ -339,12 +339,16 @@ void Monitor::explain(int rank, const std::string& what) {
   throw RankLostError(impl_->verdict->text.data(), impl_->verdict->rank);
 }
 
-void Monitor::on_loss(std::function<void()> wake) {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->on_loss = std::move(wake);
-  }
+int Monitor::on_loss(std::function<void()> wake) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->on_loss[++impl_->numbers] = std::move(wake);
   impl_->wake();
+  return impl_->numbers;
+}
+
+void Monitor::forget(int number) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->on_loss.erase(number);
 }
 
 }  // namespace transload

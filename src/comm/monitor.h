@@ -42,8 +42,9 @@ class Monitor {
   /// A transport failed towards `rank`: waits for the verdict that explains it, at most `timeout`; then gives it.
   [[noreturn]] void explain(int rank, const std::string& what);
   /// Called once, by the monitor's thread, when a rank is lost (at once where one is); it must not call the monitor.
-  /// Empty: none, and the one before is not under way any more.
-  void on_loss(std::function<void()> wake);
+  /// Returns a number for forget(), after which it is not called and not under way.
+  int on_loss(std::function<void()> wake);
+  void forget(int number);
 
   std::chrono::milliseconds timeout() const { return timeout_; }
   /// How long a rank that lives is waited for.

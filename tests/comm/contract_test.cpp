@@ -37,6 +37,12 @@ TEST_CASE("the contract by shared memory") {
   for (const int size : {2, 3, 4, 5, 8}) join(size, ways()[0]);
 }
 
+#ifdef TRANSLOAD_HAVE_GLOO
+TEST_CASE("the contract by TCP") {
+  for (const int size : {2, 3, 5}) join(size, ways()[1]);
+}
+#endif
+
 TEST_CASE("sums have the reference's bits, whatever arrives first") {
   for (const Way& way : ways())
     for (const int size : {2, 5}) {
