@@ -123,7 +123,10 @@ std::unique_ptr<Communicator> make_communicator(const Launch& launch, const Comm
     parts.note = "shared memory was not asked for";
   else if (one_node)
     segment = share_memory(*star, bytes, &parts.note);
-  if (!segment && !parts.wire) parts.wire = connect_gloo(*star, options.timeout);
+  if (segment)
+    parts.wire.reset();  // MPI has done its part
+  else if (!parts.wire)
+    parts.wire = connect_gloo(*star, options.timeout);
   parts.monitor = std::make_unique<Monitor>(std::move(star), options.timeout);
   if (segment)
     over_shared_memory(&parts, room, segment);

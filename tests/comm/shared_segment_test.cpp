@@ -1,0 +1,68 @@
+// The shared segment: what it leaves behind, and what it says where it cannot be.
+#include "comm/shared_segment.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include "base/faults.h"
+#include "base/size.h"
+#include "comm/ranks.h"
+
+namespace transload::testing {
+
+TEST_CASE("a segment has a name only until all have attached") {
+  SharedSegment made, attached;
+  REQUIRE(made.create(1 * MiB) == "");
+  CHECK(leftovers().size() == 1);
+  REQUIRE(attached.attach(made.path(), 1 * MiB) == "");
+  made.remove_name();
+  CHECK(leftovers().empty());
+  made.data()[4097] = std::byte{7};
+  CHECK(attached.data()[4097] == std::byte{7});
+  CHECK(attached.data()[4098] == std::byte{0});
+}
+
+TEST_CASE("what a killed job left is removed at the next start, what a living one holds is not") {
+  SharedSegment living;
+  REQUIRE(living.create(64 * KiB) == "");
+  const std::vector<Ending> endings = run_processes(
+      2, CommOptions{},
+      [](Communicator& c) {
+        SharedSegment lost;
+        if (c.rank() == 0 && lost.create(64 * KiB) == "") ::kill(::getpid(), SIGKILL);
+        c.barrier();
+      },
+      10);
+  CHECK(endings[0].killed);
+  CHECK(leftovers().size() == 2);
+  CHECK(remove_leftovers("/dev/shm") == 1);
+  CHECK(leftovers().size() == 1);
+  CHECK(os::kind_of(living.path()) == os::PathKind::file);
+}
+
+TEST_CASE("a segment that cannot be says why") {
+  SharedSegment segment;
+  CHECK_THAT(segment.create(1ull << 50), Catch::Contains("/dev/shm has ") && Catch::Contains("are needed"));
+  CHECK_THAT(segment.create(1 * MiB, "/no/such/folder"), Catch::Contains("/no/such/folder"));
+  const os::InterceptScope scope(os::fail_at(os::ops({os::OpKind::allocate}, "/dev/shm"), 1, -ENOSPC));
+  CHECK_THAT(segment.create(1 * MiB), Catch::Contains("No space left"));
+  segment = SharedSegment();
+  CHECK(leftovers().empty());
+}
+
+#ifdef TRANSLOAD_HAVE_GLOO
+TEST_CASE("where memory cannot be shared the ranks go over TCP, and all know why") {
+  const os::InterceptScope scope(os::fail_at(os::ops({os::OpKind::allocate}, "/dev/shm"), 1, -ENOSPC, true));
+  const std::vector<std::string> errors = run_threads(3, options_of(ways()[0]), [](Communicator& c) {
+    c.barrier();
+    throw std::runtime_error(std::string(c.transport()) + "; " + c.note());
+  });
+  for (const std::string& error : errors)
+    CHECK_THAT(error, Catch::StartsWith("TCP; ") && Catch::Contains("No space left"));
+  CHECK(leftovers().empty());
+}
+#endif
+
+}  // namespace transload::testing
