@@ -66,9 +66,10 @@ void RunFolder::check_usable(const std::string& path) {
   if (!take_lock(lock_path, O_RDONLY).is_open()) refuse_in_use(path);
 }
 
-RunFolder::RunFolder(const std::string& path) : path_(path) {
+RunFolder::RunFolder(const std::string& path, Use use) : path_(path) {
   refuse_non_folder(path);
   demand(os::make_folders(path), "create", path, "Choose a run folder that this user may make.");
+  if (use == Use::join) return;
   const std::string lock_path = path + "/" + kLockName;
   lock_ = take_lock(lock_path, O_RDWR | O_CREAT);
   if (!lock_.is_open()) refuse_in_use(path);

@@ -18,7 +18,9 @@ class RunFolder {
  public:
   /// Creates the folder where it is missing and takes its lock. InputError: a file, in use (by which process); IoError:
   /// cannot be made or written.
-  explicit RunFolder(const std::string& path);
+  /// `join`: the folder of a run that another rank leads: made where it is missing, not locked.
+  enum class Use { lead, join };
+  explicit RunFolder(const std::string& path, Use use = Use::lead);
 
   const std::string& path() const { return path_; }
   /// Writes a small file whole or not at all: temporary name, fsync, rename.

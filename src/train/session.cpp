@@ -24,8 +24,9 @@ EngineOptions engine_options(const TrainOptions& options, const Budgets& budgets
 }  // namespace
 
 Session::Session(const TrainOptions& options, const Prepared& prepared, const Inputs& inputs,
-                 const std::optional<ResumePoint>& resume, Accelerator* accelerator, const Observer& observer)
-    : options_(options), prepared_(prepared), inputs_(inputs), accelerator_(accelerator) {
+                 const std::optional<ResumePoint>& resume, Accelerator* accelerator, Communicator& communicator,
+                 const Observer& observer)
+    : options_(options), prepared_(prepared), inputs_(inputs), accelerator_(accelerator), communicator_(communicator) {
   if (options.nvme_capacity > 0) open_store(resume, observer);
   const Budgets& budgets = prepared.plan.budgets;
   measure_links();
@@ -42,14 +43,19 @@ Session::Session(const TrainOptions& options, const Prepared& prepared, const In
                          .compute_tier = compute_tier(options),
                          .gradients = accelerator_ == nullptr ? nullptr : accelerator_->make_gradient_kernels(),
                          .update_tiers = prepared.code.update_tiers,
-                         .updates = accelerator_ == nullptr ? nullptr : accelerator_->make_update_kernels()},
+                         .updates = accelerator_ == nullptr ? nullptr : accelerator_->make_update_kernels(),
+                         .exchange = {.communicator = &communicator_,
+                                      .stream = comm_.get(),
+                                      .tier = comm_tier(options),
+                                      .step = &step_,
+                                      .plans = prepared.code.gathers}},
       prepared.code.transformer->contributions());
   begin_state(resume, observer);
 }
 
 // Work in flight reads the optimizer and what it was given; after an exception nobody else has waited for it.
 Session::~Session() {
-  for (Stream* stream : {static_cast<Stream*>(compute_.get()), static_cast<Stream*>(host_.get())}) {
+  for (BusyStream* stream : {comm_.get(), compute_.get(), host_.get()}) {
     try {
       if (stream != nullptr) stream->synchronize();
     } catch (const std::exception&) {
@@ -94,6 +100,10 @@ void Session::make_streams() {
   host_inner_ = make();
   compute_ = std::make_unique<BusyStream>(*compute_inner_, accelerator_ != nullptr);
   host_ = std::make_unique<BusyStream>(*host_inner_, false);
+  // One rank has no collectives; several run them beside computation.
+  if (communicator_.size() == 1) comm_inner_ = std::make_unique<InlineStream>();
+  if (communicator_.size() > 1) comm_inner_ = std::make_unique<QueueStream>();
+  comm_ = std::make_unique<BusyStream>(*comm_inner_, false);
 }
 
 void Session::begin_state(const std::optional<ResumePoint>& resume, const Observer& observer) {

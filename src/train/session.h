@@ -2,6 +2,7 @@
 // destroyed in the order that the work in flight allows: optimizer, streams (drained), engine, store.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,7 +31,8 @@ class Session {
  public:
   /// Takes the memory, makes or opens the store, measures the links, writes the first weights or adopts the commit.
   Session(const TrainOptions& options, const Prepared& prepared, const Inputs& inputs,
-          const std::optional<ResumePoint>& resume, Accelerator* accelerator, const Observer& observer);
+          const std::optional<ResumePoint>& resume, Accelerator* accelerator, Communicator& communicator,
+          const Observer& observer);
   ~Session();  ///< waits for what was launched
 
   Runtime runtime();
@@ -39,10 +41,15 @@ class Session {
   RecordingAccess& access() { return *access_; }
   const Accelerator* accelerator() const { return accelerator_; }
   const Rates& rates() const { return rates_; }
+  Communicator& communicator() { return communicator_; }
+  /// What the next collectives are for, should this rank be lost.
+  void begin_step(std::uint64_t step) { step_ = step; }
   std::optional<Store::Facts> store_facts() const;
   /// Of forward and backward, and of updates.
   std::uint64_t compute_busy_ns() const { return compute_->busy_ns(); }
   std::uint64_t update_busy_ns() const { return host_->busy_ns(); }
+  /// Of collectives, waiting for other ranks included.
+  std::uint64_t comm_busy_ns() const { return comm_->busy_ns(); }
 
   /// Applies pending updates and makes everything durable. Nothing without a store.
   void commit(const Position& position);
@@ -65,11 +72,13 @@ class Session {
   std::unique_ptr<Store> store_;
   Rates rates_;
   Accelerator* accelerator_;  // of --device cuda
+  Communicator& communicator_;
+  std::atomic<std::uint64_t> step_{0};
   std::unique_ptr<Device> emulated_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RecordingAccess> access_;
-  std::unique_ptr<Stream> compute_inner_, host_inner_;
-  std::unique_ptr<BusyStream> compute_, host_;
+  std::unique_ptr<Stream> compute_inner_, host_inner_, comm_inner_;
+  std::unique_ptr<BusyStream> compute_, host_, comm_;
   std::unique_ptr<Optimizer> optimizer_;
 };
 

@@ -213,6 +213,7 @@ double Model<T>::forward_backward(const Runtime& rt, Optimizer& optimizer, std::
   StepContext ctx = context(rt, optimizer, true);
   TRANSLOAD_CHECK(ctx.blocks.dry() || static_cast<std::int64_t>(batches.size()) == shape_.accumulate,
                   "{} micro-batches for a step of {}", batches.size(), shape_.accumulate);
+  optimizer.begin_pass(Optimizer::Pass::training);
   take_tokens(ctx, batches);
   forward(ctx, shape_.accumulate);
   head(ctx, shape_.accumulate);
@@ -224,6 +225,7 @@ double Model<T>::forward_backward(const Runtime& rt, Optimizer& optimizer, std::
 template <class T>
 double Model<T>::evaluate(const Runtime& rt, Optimizer& optimizer, const MicroBatch& batch) {
   StepContext ctx = context(rt, optimizer, false);
+  optimizer.begin_pass(Optimizer::Pass::evaluation);
   take_tokens(ctx, {&batch, 1});
   forward(ctx, 1);
   head(ctx, 1);
