@@ -56,19 +56,19 @@ void set_variable(const char* name, int value) { ::setenv(name, std::to_string(v
 
 [[noreturn]] void become_rank(const LaunchArguments& arguments, int rank, int port) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a launcher that is killed leaves nobody behind
+  ::setpgid(0, 0);                     // a terminal's interrupt comes once, passed on by the launcher
   set_variable("RANK", rank);
   set_variable("LOCAL_RANK", rank);
   set_variable("WORLD_SIZE", arguments.ranks);
   set_variable("LOCAL_WORLD_SIZE", arguments.ranks);
   ::setenv("MASTER_ADDR", "127.0.0.1", 1);
   set_variable("MASTER_PORT", port);
-  std::vector<char*> words;
-  std::string program = "/proc/self/exe";
-  words.push_back(program.data());
+  std::string name = "transload";
+  std::vector<char*> words = {name.data()};
   std::vector<std::string> copies = arguments.words;
   for (std::string& word : copies) words.push_back(word.data());
   words.push_back(nullptr);
-  ::execv(program.c_str(), words.data());
+  ::execv("/proc/self/exe", words.data());
   fmt::print(stderr, "transload: rank {} could not be started: {}\n", rank, std::strerror(errno));
   std::_Exit(kFailed);
 }

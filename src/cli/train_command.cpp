@@ -74,11 +74,12 @@ int train(const TrainOptions& options, Communicator& communicator, const std::at
 }
 
 int run_train(const TrainOptions& options) {
-  const std::atomic<int>& interrupts = watch_interrupts();
+  const Launch launch = detect_launch();
+  const std::atomic<int>& interrupts = watch_interrupts(launch.place.rank == 0);
   const std::unique_ptr<Communicator> communicator = make_communicator(
-      detect_launch(), {.largest_bytes = UINT64_MAX / 2,
-                        .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_s * 1e3)),
-                        .reduction = options.reduction});
+      launch, {.largest_bytes = UINT64_MAX / 2,
+               .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_s * 1e3)),
+               .reduction = options.reduction});
   try {
     return train(options, *communicator, interrupts);
   } catch (const RankLostError& error) {
