@@ -85,8 +85,8 @@ int run_train(const TrainOptions& options) {
   } catch (const RankLostError& error) {
     // Nobody can be waited for any more, at exit neither (comm/communicator.h).
     keep_lost_rank(options.run, error.what());
-    fmt::print(stderr, "transload: rank {}: {} The stores are as last committed.\n", communicator->rank(),
-               error.what());
+    fmt::print(stderr, "transload: rank {}: {}{}\n", communicator->rank(), error.what(),
+               options.nvme_capacity == 0 ? "" : " The stores are as last committed.");
     std::fflush(nullptr);
     std::_Exit(kFailed);
   } catch (const std::exception& error) {
