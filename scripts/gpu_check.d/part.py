@@ -61,6 +61,8 @@ class Part:
         with self.log_path.open("a") as log:
             log.write(f"+ {shlex.join(argv)}\n")
             log.flush()
+            if not pathlib.Path(argv[0]).exists():
+                raise Failed(f"{argv[0]} is not there: the part build makes it")
             child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout or log, stderr=log,
                                      env=env, start_new_session=True)
             try:
