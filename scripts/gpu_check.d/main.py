@@ -16,12 +16,14 @@ from part import Failed, OutOfTime, Part, Refused, Skipped
 from parts import PARTS
 from setup import GIB, Setup, available_memory, cuda_tool, driver_architecture, free_disk
 
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NOTE = "over the stand-in: figures mean nothing"
 
 
 def parse():
     root = pathlib.Path(__file__).resolve().parent.parent.parent
-    parser = argparse.ArgumentParser(prog="gpu_check", description="What only a GPU can tell. Parts: " + ", ".join(PARTS))
+    parser = argparse.ArgumentParser(prog="gpu_check", description="What only a GPU can tell. Parts: " +
+                                     ", ".join(PARTS))
     parser.add_argument("--only", metavar="PART,…", help="these parts, in this order")
     parser.add_argument("--out", metavar="FOLDER", type=pathlib.Path, default=root / "build" / "gpu_check",
                         help="of the results, and of what the parts need on disk")
@@ -36,7 +38,7 @@ def parse():
     arguments.only = arguments.only.split(",") if arguments.only else list(PARTS)
     for name in arguments.only:
         if name not in PARTS:
-            sys.exit(wrong(f"there is no part {name}; there are {', '.join(PARTS)}"))
+            parser.error(f"there is no part {name}; there are {', '.join(PARTS)}")
     build = arguments.build or root / "build" / ("gpu_stand_in" if arguments.stand_in else "gpu")
     return arguments, Setup(root, arguments.out.resolve(), build.resolve(), arguments.stand_in, arguments.architecture,
                             arguments.steps)
@@ -64,7 +66,8 @@ def lacking(setup, only):
 def check_needs(kind, setup):
     if setup.stand_in:
         return
-    for what, needed, there in (("memory", kind.memory_gib, available_memory()), ("disk", kind.disk_gib, free_disk(setup.out))):
+    for what, needed, there in (("memory", kind.memory_gib, available_memory()),
+                                ("disk", kind.disk_gib, free_disk(setup.out))):
         if there < needed * GIB:
             raise Refused(f"needs {needed} GiB of {what}; {there / GIB:.1f} GiB are free")
 
@@ -75,6 +78,8 @@ def run_part(name, setup, limit_s):
     with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=setup.out) as work:
         part = Part(name, setup, limit_s, work)
         try:
+            if limit_s <= 0:
+                raise OutOfTime("nothing of the whole check's time was left")
             check_needs(kind, setup)
             kind.run(part)
         except Skipped as skipped:
@@ -104,8 +109,7 @@ def run_all(arguments, setup):
     end = time.monotonic() + arguments.minutes * 60
     bad = []
     for name in arguments.only:
-        limit_s = max(min(PARTS[name].limit_s * scale, end - time.monotonic()), 1)
-        outcome = run_part(name, setup, limit_s)
+        outcome = run_part(name, setup, min(PARTS[name].limit_s * scale, end - time.monotonic()))
         if outcome not in ("done", "skipped"):
             bad.append(f"{name} ({outcome})")
     if setup.stand_in:
@@ -115,17 +119,18 @@ def run_all(arguments, setup):
     return 1 if bad else 0
 
 
-def interrupt(number, _frame):
+def interrupt(_number, _frame):
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)  # the next one must not end the tidying up
     raise KeyboardInterrupt
 
 
 def main():
     arguments, setup = parse()
-    reason = lacking(setup, arguments.only)
-    if reason:
+    if reason := lacking(setup, arguments.only):
         return wrong(reason)
     setup.out.mkdir(parents=True, exist_ok=True)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in STOPS:
         signal.signal(number, interrupt)
     try:
         return run_all(arguments, setup)

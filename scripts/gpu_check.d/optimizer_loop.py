@@ -19,7 +19,8 @@ BYTES_IN_HOST_MEMORY = 26
 class Block(torch.nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.up, self.down = torch.nn.Linear(width, 4 * width, bias=False), torch.nn.Linear(4 * width, width, bias=False)
+        self.up = torch.nn.Linear(width, 4 * width, bias=False)
+        self.down = torch.nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x):
         return x + self.down(torch.nn.functional.gelu(self.up(x)))

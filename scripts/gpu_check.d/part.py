@@ -83,7 +83,8 @@ class Part:
                 child.send_signal(signal.SIGINT)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(grace)
-            raise OutOfTime(f"{pathlib.Path(child.args[0]).name} did not end within the part's {self.limit_s:.0f} s") from None
+            name = pathlib.Path(child.args[0]).name
+            raise OutOfTime(f"{name} did not end within the part's {self.limit_s:.0f} s") from None
 
     def _last_line(self):
         lines = [line for line in self.log_path.read_text(errors="replace").splitlines() if line.strip()]

@@ -65,7 +65,8 @@ def bandwidth(part):
 def kernels(part):
     bench(part, "kernels")
     fraction = next(k["fraction_of_copy"] for k in part.found["kernels"] if k["name"] == "adamw")
-    part.found["adamw"] = {"fraction_of_device_bandwidth": fraction, "goal": ADAMW_GOAL, "reached": fraction >= ADAMW_GOAL}
+    part.found["adamw"] = {"fraction_of_device_bandwidth": fraction, "goal": ADAMW_GOAL,
+                           "reached": fraction >= ADAMW_GOAL}
     part.say(f"AdamW reaches {fraction:.3f} of a copy's bandwidth (goal {ADAMW_GOAL:.2f})")
 
 

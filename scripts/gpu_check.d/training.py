@@ -36,7 +36,8 @@ def model_folder(part, name, shape):
 def figures(folder):
     """What a run says of itself. Without a summary (it was killed): its steps so far."""
     record = folder / "record.jsonl"
-    lines = [json.loads(line) for line in record.read_text().splitlines() if line.endswith("}")] if record.exists() else []
+    text = record.read_text() if record.exists() else ""
+    lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
     found = {"rates": lines[0].get("rates"), "gpu": lines[0].get("gpu")} if lines else {}
     summary = folder / "summary.json"
     if summary.exists():
@@ -55,8 +56,8 @@ def train(part, name, model, *flags):
     finally:
         part.found[name] = figures(folder)
     found = part.found[name]
-    part.say(f"{name} {found['step_s_median']:.3g} s a step, {found['fraction_of_limit']:.2f} of its bound (goal {GOAL}), "
-             f"{found['binds']} binds")
+    part.say(f"{name} {found['step_s_median']:.3g} s a step, {found['fraction_of_limit']:.2f} of its bound "
+             f"(goal {GOAL}), {found['binds']} binds")
     return found
 
 
