@@ -1,6 +1,7 @@
 """One part of gpu_check: its time, its folder, its log, the commands that it runs, and what it found.
 
-Whatever ends a part, none of its processes is left behind: each command is a group of its own, killed with the part."""
+Whatever ends a part, none of its processes is left behind: each command is a session of its own, killed with the part.
+"""
 import contextlib
 import os
 import pathlib
@@ -27,6 +28,24 @@ class Failed(Exception):
 
 class OutOfTime(Exception):
     pass
+
+
+def kill_session(leader):
+    """Kills all processes of a session; groups are not enough, since ninja makes one for each compiler."""
+    while members := list(session_members(leader)):
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def session_members(leader):
+    """Those that still run."""
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _parent, _group, session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state not in "ZX":
+                yield int(stat.parent.name)
 
 
 class Part:
@@ -68,8 +87,7 @@ class Part:
             try:
                 self._wait(child, interrupt)
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
+                kill_session(child.pid)
                 child.wait()
         if child.returncode != 0:
             raise Failed(f"{pathlib.Path(argv[0]).name} ended with status {child.returncode}: {self._last_line()}")
