@@ -71,7 +71,12 @@ def run(part):
     finally:
         if to.exists():
             part.found.update(json.loads(to.read_text()))
-    if "refused" in part.found:
-        raise Skipped(f"transload.AdamW refuses this: {part.found['refused']}")
     part.found["goal"] = GOAL
-    part.say("{step_s:.3g} s a step, {fraction:.2f} of its bound (goal {goal}), {binds} binds".format(**part.found))
+    for name, run in part.found["runs"].items():
+        if run["refused"] is None:
+            part.say("{}: {step_s:.3g} s a step, {fraction:.2f} of its bound (goal {}), {binds} binds".format(
+                name.replace("_", " "), GOAL, **run))
+        else:
+            part.say(f"{name.replace('_', ' ')} is refused: {run['refused']}")
+    if all(run["refused"] for run in part.found["runs"].values()):
+        raise Skipped(f"transload.AdamW refuses this: {part.found['runs']['state_in_host_memory']['refused']}")

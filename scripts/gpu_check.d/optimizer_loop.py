@@ -1,10 +1,10 @@
 """A PyTorch loop with transload.AdamW beside the same loop without an optimizer: optimizer_loop.py --json FILE.
 
-The bound of a step is forward and backward alone, and then what the optimizer's step cannot do without: every
-gradient to the host and every weight back once (the links' rates are measured here with pinned copies), and the
-state's planes through the host's memory once each way (26 bytes a parameter; the rate is that of a copy). They may
-overlap one another, but not the passes: a step begins when backward has ended. Where the optimizer keeps the state
-elsewhere the bound is stated all the same, and may then be beaten."""
+Twice: all of the state in host memory, and some of it in --device-memory. The bound of a step is forward and backward
+alone, and then the longest of what the optimizer's step cannot do without: of state in host memory every gradient down
+and every weight up once, and 26 bytes a parameter through the host's memory; of state on the device the same bytes
+through its memory. Rates are measured here, of pinned copies and of copies within. These may overlap one another, but
+not the passes: a step begins when backward has ended."""
 import argparse
 import json
 import statistics
@@ -13,7 +13,7 @@ import time
 import torch
 
 HYPER = dict(lr=1e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
-BYTES_IN_HOST_MEMORY = 26
+STATE_TRAFFIC = 26
 
 
 class Block(torch.nn.Module):
@@ -30,8 +30,9 @@ class Loop:
     def __init__(self, arguments):
         torch.manual_seed(1)
         self.device = torch.device(arguments.device)
-        blocks = [Block(arguments.width) for _ in range(arguments.blocks)]
-        self.model = torch.nn.Sequential(*blocks).to(self.device, torch.bfloat16)
+        with self.device:
+            blocks = [Block(arguments.width).to(torch.bfloat16) for _ in range(arguments.blocks)]
+        self.model = torch.nn.Sequential(*blocks)
         self.x = torch.randn(arguments.tokens, arguments.width, device=self.device, dtype=torch.bfloat16)
         self.parameters = sum(p.numel() for p in self.model.parameters())
 
@@ -78,41 +79,41 @@ def rates(loop):
         pinned, there = first.pin_memory(), torch.zeros(count, dtype=torch.uint8, device=loop.device)
         found["device_to_host"] = copy_rate(there, pinned, loop.finish)
         found["host_to_device"] = copy_rate(pinned, there, loop.finish)
+        found["device_memory"] = 2 * copy_rate(there, there.clone(), loop.finish)
     return found
 
 
-def bound(passes_s, parameters, found):
-    """(seconds, what binds)."""
-    least = {"host memory": BYTES_IN_HOST_MEMORY * parameters / found["host_memory"]}
-    if "device_to_host" in found:
-        least["the link to the host"] = 2 * parameters / found["device_to_host"]
-        least["the link to the device"] = 2 * parameters / found["host_to_device"]
+def bound(passes_s, parameters, on_device, rate):
+    """(seconds, what binds); `on_device`: the share of the state that lies there."""
+    host = parameters * (1 - on_device)
+    least = {"host memory": STATE_TRAFFIC * host / rate["host_memory"]}
+    if "device_memory" in rate:
+        least["the link to the host"] = 2 * host / rate["device_to_host"]
+        least["the link to the device"] = 2 * host / rate["host_to_device"]
+        least["device memory"] = STATE_TRAFFIC * parameters * on_device / rate["device_memory"]
     name, update = max(least.items(), key=lambda item: item[1])
     return passes_s + update, "computation" if passes_s > update else name
 
 
-def make_optimizer(loop, arguments):
-    """(optimizer, None), or (None, why it is refused)."""
+def make_optimizer(loop, where):
+    """(optimizer after its first step, None), or (None, why it is refused)."""
     import transload
-    where = {} if loop.device.type == "cpu" else {"device_memory": arguments.device_memory}
     try:
-        optimizer = transload.AdamW(loop.model.parameters(), **HYPER, host_memory=arguments.host_memory, **where)
+        optimizer = transload.AdamW(loop.model.parameters(), **HYPER, **where)
         loop.passes()
         optimizer.step()
         return optimizer, None
-    except (TypeError, ValueError, MemoryError, NotImplementedError) as error:
+    except (TypeError, ValueError, NotImplementedError) as error:
         return None, f"{type(error).__name__}: {error}"
 
 
-def measure(loop, arguments, found):
+def measure(arguments, where):
+    loop = Loop(arguments)
     passes_s, _ = loop.seconds(loop.passes, arguments.steps)
-    found.update(parameters=loop.parameters, passes_s=passes_s, rates=rates(loop))
-    if loop.device.type == "cuda":
-        found["gpu"] = torch.cuda.get_device_name()
-    optimizer, refused = make_optimizer(loop, arguments)
-    if refused:
-        found["refused"] = refused
-        return
+    found = {"parameters": loop.parameters, "passes_s": passes_s, "rates": rates(loop)}
+    optimizer, found["refused"] = make_optimizer(loop, where)
+    if optimizer is None:
+        return found
 
     def step():
         loss = loop.passes()
@@ -120,11 +121,16 @@ def measure(loop, arguments, found):
         return loss
 
     found["step_s"], found["losses"] = loop.seconds(step, arguments.steps)
-    found["lower_bound_s"], found["binds"] = bound(passes_s, loop.parameters, found["rates"])
+    report = {key: value for key, value in optimizer.report().items() if isinstance(value, (int, float, str))}
+    on_device = report.get("device_state_bytes", 0) / report["state_bytes"]
+    found["lower_bound_s"], found["binds"] = bound(passes_s, loop.parameters, on_device, found["rates"])
     found["fraction"] = found["lower_bound_s"] / found["step_s"]
-    found["report"] = {key: value for key, value in optimizer.report().items() if isinstance(value, (int, float, str))}
+    found["report"] = report
+    if loop.device.type == "cuda":
+        found["peak_device_bytes"] = torch.cuda.max_memory_allocated()
     if not found["losses"][-1] < found["losses"][0]:
         raise SystemExit(f"the loss does not fall: {found['losses']}")
+    return found
 
 
 def main():
@@ -133,12 +139,15 @@ def main():
     parser.add_argument("--device", default="cuda")
     for name in ("blocks", "width", "tokens", "steps"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--host-memory", default=None)
     parser.add_argument("--device-memory", default="2GiB")
     arguments = parser.parse_args()
-    found = {}
+    places = {"state_in_host_memory": {}}
+    if arguments.device == "cuda":
+        places["state_also_in_device_memory"] = {"device_memory": arguments.device_memory}
+    found = {"gpu": torch.cuda.get_device_name() if arguments.device == "cuda" else None, "runs": {}}
     try:
-        measure(Loop(arguments), arguments, found)
+        for name, where in places.items():
+            found["runs"][name] = measure(arguments, where)
     finally:
         with open(arguments.json, "w") as file:
             json.dump(found, file)
