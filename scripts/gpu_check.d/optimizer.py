@@ -26,7 +26,7 @@ def check_torch(stand_in):
     if importlib.util.find_spec("torch") is None:
         raise Skipped(f"PyTorch is not there for {sys.executable}")
     asked = subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"],
-                           capture_output=True, text=True)
+                           capture_output=True, text=True, timeout=30)
     words = asked.stdout.split()
     if asked.returncode != 0 or len(words) != 2:
         raise Skipped(f"PyTorch cannot be imported: {(asked.stderr.strip().splitlines() or ['nothing was said'])[-1]}")

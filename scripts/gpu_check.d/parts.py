@@ -157,7 +157,7 @@ class Kind:
 
 
 PARTS = {
-    "build": Kind(build, 125),
+    "build": Kind(build, 110),
     "probe": Kind(probe, 5),
     "tests": Kind(tests, 30),
     "bandwidth": Kind(bandwidth, 10),
@@ -167,7 +167,7 @@ PARTS = {
     "llama_1b": Kind(llama_1b, 60, 24, 17),
     "llama_7b": Kind(llama_7b, 90, 96),
     "nvme_2b": Kind(nvme_2b, 60, 12, 28),
-    "optimizer": Kind(optimizer.run, 35, 14),
+    "optimizer": Kind(optimizer.run, 50, 14),
     "sanitizer": Kind(sanitizer, 10),
 }
 """475 seconds in all, on 16 cores and a GPU of a data centre."""

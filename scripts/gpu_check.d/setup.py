@@ -33,7 +33,11 @@ def driver_architecture():
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None, "nvidia-smi is not found"
-    asked = subprocess.run([tool, "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True)
+    try:
+        asked = subprocess.run([tool, "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True,
+                               timeout=30)
+    except subprocess.TimeoutExpired:
+        return None, "nvidia-smi does not answer"
     lines = asked.stdout.split() if asked.returncode == 0 else []
     if lines and lines[0].replace(".", "").isdigit():
         return lines[0].replace(".", ""), None
