@@ -34,8 +34,8 @@ def driver_architecture():
     if tool is None:
         return None, "nvidia-smi is not found"
     try:
-        asked = subprocess.run([tool, "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True,
-                               timeout=30)
+        asked = subprocess.run([tool, "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True,
+                               text=True, timeout=30)
     except subprocess.TimeoutExpired:
         return None, "nvidia-smi does not answer"
     lines = asked.stdout.split() if asked.returncode == 0 else []
