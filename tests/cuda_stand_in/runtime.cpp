@@ -16,6 +16,7 @@
 
 struct CUevent_st {
   std::uint64_t recorded = 0, ended = 0;  // guarded by the runtime's mutex
+  std::chrono::steady_clock::time_point ended_at;
   cudaError_t error = cudaSuccess;
 };
 
@@ -377,6 +378,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device) {
+  ENTER("cudaDeviceGetAttribute");
+  *value = 0;  // of no clock
+  return device < 0 || device >= runtime().settings.devices ? cudaErrorInvalidDevice : cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int device) {
   ENTER("cudaSetDevice");
   return device < 0 || device >= runtime().settings.devices ? cudaErrorInvalidDevice : cudaSuccess;
@@ -453,6 +460,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return entered != cudaSuccess ? entered : sticky();
 }
 
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   ENTER("cudaEventCreateWithFlags");
   Runtime& r = runtime();
@@ -480,6 +488,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   stream->put([event] {
     std::lock_guard lock(runtime().mutex);
     ++event->ended;
+    event->ended_at = std::chrono::steady_clock::now();
     runtime().changed.notify_all();
   });
   return cudaSuccess;
@@ -492,6 +501,17 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const std::uint64_t wanted = event->recorded;
   r.changed.wait(lock, [&] { return event->ended >= wanted; });
   return r.sticky;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  ENTER("cudaEventElapsedTime");
+  if (!alive(begin) || !alive(end)) return cudaErrorInvalidResourceHandle;
+  const std::lock_guard lock(runtime().mutex);
+  for (const cudaEvent_t event : {begin, end}) {
+    if (event->recorded == 0) return cudaErrorInvalidResourceHandle;
+    if (event->ended != event->recorded) return cudaErrorNotReady;
+  }
+  *milliseconds = std::chrono::duration<float, std::milli>(end->ended_at - begin->ended_at).count();
+  return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   ENTER("cudaStreamWaitEvent");
