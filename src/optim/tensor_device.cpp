@@ -14,7 +14,7 @@ TensorDeviceKind announced;
 void announce_tensor_devices(const TensorDeviceKind& kind) { announced = kind; }
 
 std::string tensor_device_unavailable() {
-  return announced.unavailable == nullptr ? "this build of Transload has no CUDA (nvcc was not found)"
+  return announced.unavailable == nullptr ? "this build of Transload has no CUDA (build it where nvcc is found)"
                                           : announced.unavailable();
 }
 

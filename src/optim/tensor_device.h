@@ -31,7 +31,7 @@ class TensorDevice {
   /// Places of staging that can be on their way at once: one comes, one is used, one goes.
   static constexpr std::size_t kSlots = 3;
 
-  virtual ~TensorDevice() = default;  ///< waits for all work that was issued here
+  virtual ~TensorDevice() = default;  ///< waits for its copies
   /// Page-locked where the system allows it; unpinned_reason() says why not.
   virtual std::unique_ptr<TierMemory> host_memory(std::uint64_t bytes) = 0;
   virtual std::string unpinned_reason() const = 0;
@@ -52,7 +52,8 @@ class TensorDevice {
   /// In the caller's stream, between begin_step and end_step.
   virtual void update(const DeviceUpdate& update) = 0;
 
-  /// Waits until copies of both directions have ended, also where it throws.
+  /// Waits until copies of both directions have ended, also where it throws; after end_step, until the updates have
+  /// too.
   virtual void settle() = 0;
 };
 

@@ -393,6 +393,32 @@ TEST_CASE("Faults of the device: what is named is updated, every element is as b
   require_nothing_left();
 }
 
+TEST_CASE("A device that is gone in a step: only tensors of the host can be called updated") {
+  for (std::uint64_t nth = 1; nth < 60; nth += 4) {
+    CAPTURE(nth);
+    start(nth);
+    Trainer trainer(tensors_of(true));
+    OffloadedAdamWOptions options;
+    options.chunk_elements = 1024;
+    options.device_memory = 60'000;
+    OffloadedAdamW optimizer(trainer.specs, options);
+    trainer.step(optimizer, 0);
+    const std::vector<TensorStep> steps = trainer.gradients_of(1);
+    cudaStreamSynchronize(trainer.stream());
+    stand_in::fail_call("cudaMemcpyAsync", nth, cudaErrorIllegalAddress, true);
+    try {
+      optimizer.step(steps, 2, trainer.stream());
+      FAIL("the step went on");
+    } catch (const StepFailed& e) {
+      for (const std::size_t i : e.updated) {
+        CAPTURE(i);
+        REQUIRE((trainer.specs[i].elements == 0 || trainer.specs[i].device == kOnHost));
+      }
+    }
+    stand_in::reset({});
+  }
+}
+
 TEST_CASE("A device that fails after a step fails the next one, and nothing is called updated") {
   start(3);
   Trainer trainer(tensors_of(false));

@@ -87,7 +87,6 @@ class CudaTensors final : public TensorDevice {
     caller_.create();
   }
   ~CudaTensors() override {
-    if (caller_recorded_) cudaEventSynchronize(caller_.get());
     for (const CopyStream* stream : {&down_, &up_}) cudaStreamSynchronize(stream->stream);
   }
 
@@ -103,9 +102,6 @@ class CudaTensors final : public TensorDevice {
 
   void begin_step(void* caller_stream) override {
     stream_ = static_cast<cudaStream_t>(caller_stream);
-    // Updates of the step before may have been in another stream of the caller's.
-    if (caller_recorded_)
-      require(cudaStreamWaitEvent(stream_, caller_.get(), 0), "cudaStreamWaitEvent", "the caller's stream");
     order_copies();
   }
   void end_step() override {
@@ -144,7 +140,6 @@ class CudaTensors final : public TensorDevice {
   /// Copies from now on come after what the caller's stream holds.
   void order_copies() {
     caller_.record(stream_);
-    caller_recorded_ = true;
     for (const CopyStream* stream : {&down_, &up_}) stream->wait(caller_.get());
   }
 
@@ -152,7 +147,6 @@ class CudaTensors final : public TensorDevice {
   CudaDevice device_;
   CopyStream down_{"copies to the host"}, up_{"copies to the device"};
   CallerEvent caller_;
-  bool caller_recorded_ = false;
   cudaStream_t stream_ = nullptr;
 };
 
