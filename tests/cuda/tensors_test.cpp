@@ -234,7 +234,7 @@ TEST_CASE("Tensors on a device get the bits of tensors on the host, wherever sta
     const std::vector<Bytes> want = expected(mixed, 6);
     Trainer trainer(tensors_of(mixed));
     OffloadedAdamW optimizer(trainer.specs, options_of(budget, folder, trainer.specs));
-    REQUIRE(trained(trainer, optimizer, 6, budget.device == 0) == want);
+    REQUIRE((trained(trainer, optimizer, 6, budget.device == 0) == want));
     const OptimizerReport report = optimizer.report();
     REQUIRE(report.host_peak <= report.host_budget);
     REQUIRE(stand_in::live().pinned_bytes > 0);
@@ -258,9 +258,35 @@ TEST_CASE("Whatever the delays of the device, the bits are the same") {
     Trainer trainer(tensors_of(true));
     const Budget budget = seed % 2 == 0 ? Budget{"device in part", 0, 60'000, 1024} : Budget{"disk", 1.5, 0, 1024};
     OffloadedAdamW optimizer(trainer.specs, options_of(budget, folder, trainer.specs));
-    REQUIRE(trained(trainer, optimizer, 4, budget.device == 0) == want);
+    REQUIRE((trained(trainer, optimizer, 4, budget.device == 0) == want));
   }
   require_nothing_left();
+}
+
+TEST_CASE("What the caller's stream gets right after a step finds the new weights") {
+  constexpr std::size_t kLast = 17;  // the tensor whose weights go up last
+  start(0);
+  std::vector<Bytes> want;
+  {
+    Trainer trainer(on_host(tensors_of(false)));
+    OffloadedAdamW optimizer(trainer.specs, {});
+    for (unsigned number = 0; number < 3; ++number) {
+      trainer.step(optimizer, number);
+      want.push_back(trainer.weight(kLast));
+    }
+  }
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    start(seed);
+    Trainer trainer(tensors_of(false));
+    OffloadedAdamWOptions options;
+    options.chunk_elements = 4096;
+    OffloadedAdamW optimizer(trainer.specs, options);
+    for (unsigned number = 0; number < 3; ++number) {
+      trainer.step(optimizer, number);
+      REQUIRE((trainer.weight(kLast) == want[number]));
+    }
+  }
 }
 
 TEST_CASE("bf16 moments stay off the device and have the same bits") {
@@ -271,7 +297,7 @@ TEST_CASE("bf16 moments stay off the device and have the same bits") {
   options.moments = ElementType::bf16;
   options.device_memory = kAll;
   OffloadedAdamW optimizer(trainer.specs, options);
-  REQUIRE(trained(trainer, optimizer, 4, true) == want);
+  REQUIRE((trained(trainer, optimizer, 4, true) == want));
   REQUIRE(optimizer.report().device_state_bytes == 0);
 }
 
@@ -293,7 +319,7 @@ TEST_CASE("The arena may be the caller's, and no more of it is used than was ask
     {
       OffloadedAdamW optimizer(trainer.specs, options);
       REQUIRE(stand_in::live().device_bytes == before);
-      REQUIRE(trained(trainer, optimizer, 4, false) == want);
+      REQUIRE((trained(trainer, optimizer, 4, false) == want));
     }
     cudaFree(arena);
   }
@@ -333,7 +359,7 @@ TEST_CASE("State on the device is read into, and comes from, an optimizer of the
     });
   c.step(on_device, 2, third.stream());
   const std::vector<Bytes> got = everything(c, third), want = everything(b, second);
-  for (const TensorStep& s : steps) REQUIRE(got[s.tensor] == want[s.tensor]);
+  for (const TensorStep& s : steps) REQUIRE((got[s.tensor] == want[s.tensor]));
   for (std::size_t i = 0; i < first.specs.size(); ++i) c.reset(i);
   std::vector<float> moments(9001, 1);
   c.read(5, StatePlane::moment2, 0, 9001, nullptr, moments.data());
@@ -364,7 +390,7 @@ TEST_CASE("Faults of the device: what is named is updated, every element is as b
     OffloadedAdamW optimizer(trainer.specs, options);
     trainer.step(optimizer, 0);
     const std::vector<TensorStep> steps = trainer.gradients_of(1);
-    REQUIRE(trainer.all_weights() == before);
+    REQUIRE((trainer.all_weights() == before));
     stand_in::fail_call(call, nth, cudaErrorIllegalAddress);
     std::vector<std::size_t> updated;
     bool failed = false;
@@ -382,7 +408,7 @@ TEST_CASE("Faults of the device: what is named is updated, every element is as b
     ++failures;
     trainer.poison_gradients(true);  // nothing reads them any more
     const std::vector<Bytes> now = trainer.all_weights();
-    for (const std::size_t i : updated) REQUIRE(now[i] == after[i]);
+    for (const std::size_t i : updated) REQUIRE((now[i] == after[i]));
     std::size_t strange = 0;
     for (std::size_t i = 0; i < now.size(); ++i)
       for (std::size_t b = 0; b < now[i].size(); ++b) strange += now[i][b] != before[i][b] && now[i][b] != after[i][b];
