@@ -21,18 +21,27 @@ void require(cudaError_t result, const char* operation, const std::string& what)
   if (result != cudaSuccess) throw Error(refusal(result, operation, what));
 }
 
-/// The calling thread's current device is the given one (or as it becomes) while this lives, and then as it was.
+/// The calling thread's current device is the given one (or as it becomes) while this lives, and then as it was. It is
+/// set only where it differs: setting it makes a context on that device.
 class Current {
  public:
-  Current() { require(cudaGetDevice(&before_), "cudaGetDevice", "the current one"); }
+  Current() : before_(now()) {}
   explicit Current(int number) : Current() {
-    require(cudaSetDevice(number), "cudaSetDevice", fmt::format("device {}", number));
+    if (before_ != number) require(cudaSetDevice(number), "cudaSetDevice", fmt::format("device {}", number));
   }
-  ~Current() { cudaSetDevice(before_); }
+  ~Current() {
+    int device = before_;
+    if (cudaGetDevice(&device) != cudaSuccess || device != before_) cudaSetDevice(before_);
+  }
   Current(const Current&) = delete;
 
  private:
-  int before_ = 0;
+  static int now() {
+    int device = 0;
+    require(cudaGetDevice(&device), "cudaGetDevice", "the current one");
+    return device;
+  }
+  const int before_;
 };
 
 /// A stream of copies in one direction, and an event a slot.
