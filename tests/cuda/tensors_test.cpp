@@ -54,6 +54,7 @@ class Trainer {
   explicit Trainer(std::vector<OptimizerTensor> specs_in) : specs(std::move(specs_in)) {
     for (cudaStream_t* stream : {&stream_, &other_})
       REQUIRE(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking) == cudaSuccess);
+    REQUIRE(cudaEventCreateWithFlags(&handover_, cudaEventDisableTiming) == cudaSuccess);
     for (std::size_t i = 0; i < specs.size(); ++i) {
       weights_.push_back(take(i));
       gradients_.push_back(take(i));
@@ -64,6 +65,7 @@ class Trainer {
     for (std::size_t i = 0; i < specs.size(); ++i)
       for (std::byte* memory : {weights_[i], gradients_[i]}) give(memory, i);
     for (cudaStream_t stream : {stream_, other_}) cudaStreamDestroy(stream);
+    cudaEventDestroy(handover_);
   }
   Trainer(const Trainer&) = delete;
 
@@ -113,6 +115,12 @@ class Trainer {
     return all;
   }
   cudaStream_t stream() const { return stream_; }
+  /// Goes on in another stream, which waits for this one.
+  void switch_stream() {
+    REQUIRE(cudaEventRecord(handover_, stream_) == cudaSuccess);
+    REQUIRE(cudaStreamWaitEvent(other_, handover_, 0) == cudaSuccess);
+    std::swap(stream_, other_);
+  }
 
   const std::vector<OptimizerTensor> specs;
 
@@ -138,6 +146,7 @@ class Trainer {
       std::copy(content.begin(), content.end(), to);
   }
   cudaStream_t stream_ = nullptr, other_ = nullptr;
+  cudaEvent_t handover_ = nullptr;
   std::vector<std::byte*> weights_, gradients_;
 };
 
@@ -286,6 +295,26 @@ TEST_CASE("What the caller's stream gets right after a step finds the new weight
       trainer.step(optimizer, number);
       REQUIRE((trainer.weight(kLast) == want[number]));
     }
+  }
+}
+
+TEST_CASE("The caller may come with another stream each time") {
+  start(0);
+  const std::vector<Bytes> want = expected(false, 4);
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    CAPTURE(seed);
+    start(seed);
+    Trainer trainer(tensors_of(false));
+    OffloadedAdamWOptions options;
+    options.chunk_elements = 1024;
+    options.device_memory = 60'000;
+    OffloadedAdamW optimizer(trainer.specs, options);
+    for (unsigned number = 0; number < 4; ++number) {
+      if (number == 3) trainer.change_weight(11, 2050, 3), trainer.change_weight(17, 2050, 3);
+      trainer.step(optimizer, number);
+      trainer.switch_stream();
+    }
+    REQUIRE((everything(optimizer, trainer) == want));
   }
 }
 
