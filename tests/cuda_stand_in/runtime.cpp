@@ -384,9 +384,20 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device) {
   return device < 0 || device >= runtime().settings.devices ? cudaErrorInvalidDevice : cudaSuccess;
 }
 
+namespace {
+thread_local int current_device = 0;
+}
+
 cudaError_t cudaSetDevice(int device) {
   ENTER("cudaSetDevice");
-  return device < 0 || device >= runtime().settings.devices ? cudaErrorInvalidDevice : cudaSuccess;
+  if (device < 0 || device >= runtime().settings.devices) return cudaErrorInvalidDevice;
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  ENTER("cudaGetDevice");
+  *device = current_device;
+  return cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* all) {
