@@ -18,7 +18,8 @@ constexpr std::uint64_t kFrame = 4096;  // moments of several frames
 
 /// Odd sizes, several to a chunk and several chunks to one; a frozen one between; one of a single element.
 std::vector<ParamSpec> some_params() {
-  return {{"a", {37, 70}, false}, {"b", {5}, false}, {"frozen", {300}, true}, {"c", {15003}, false}, {"one", {}, false}};
+  return {
+      {"a", {37, 70}, false}, {"b", {5}, false}, {"frozen", {300}, true}, {"c", {15003}, false}, {"one", {}, false}};
 }
 
 /// Counts what is updated on a device.
