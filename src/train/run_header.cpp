@@ -100,6 +100,7 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
                    {"frame", plan.frame_bytes}}},
                  {"least", {{"device", plan.least_device_bytes}, {"host", plan.least_host_bytes}}},
                  {"chunk_size", plan.chunk_size},
+                 {"updates", {{"chunks", plan.updated_chunks}, {"device", plan.device_updates}}},
                  {"workspace_bytes", plan.workspace_bytes},
                  {"store_bytes", plan.store_bytes},
                  {"rates", rates_json(rates)},
