@@ -178,6 +178,7 @@ void Optimizer::Impl::add_squares(ChunkId id, const BlockView& gradient) const {
 }
 
 Verdict Optimizer::finish_backward() {
+  impl_->compute.waits_for(WaitCause::verdict);
   impl_->compute.synchronize();
   Verdict verdict;
   for (std::size_t c = 0; c < impl_->chunks.size(); ++c) {
@@ -238,6 +239,7 @@ void Optimizer::Impl::apply(ChunkId id) {
     views.view[i] = pins[i].view;
     host.wait(pins[i].ready);
   }
+  host.name("update", id.value);
   host.launch([this, id, views] {
     const Chunk& c = layout.chunk(id);
     const std::uint64_t tasks = (c.elements + kGrain - 1) / kGrain;

@@ -23,6 +23,7 @@
 #include "optim/gradient_check.h"
 #include "optim/tensor_state.h"
 #include "plan/planner.h"
+#include "train/busy_stream.h"
 #include "train/optimizer_record.h"
 #include "train/recording_access.h"
 #include "train/trainer.h"
@@ -160,7 +161,9 @@ struct OffloadedAdamW::Impl {
   std::unique_ptr<Engine> engine;
   std::unique_ptr<RecordingAccess> access;
   std::unique_ptr<OptimizerRecord> record;
-  InlineStream stream;
+  std::optional<Timeline> timeline;  // where there is a record
+  InlineStream inner;
+  std::optional<BusyStream> stream;
   std::vector<std::size_t> planned;
   std::optional<tbb::task_arena> workers;
   int threads = 0;
@@ -177,11 +180,14 @@ OffloadedAdamW::Impl::Impl(const std::vector<OptimizerTensor>& tensors, const Of
       choice(choose_chunks(tensors, options_in, given)),
       state(state_of(tensors, options_in, choice.elements)),
       arena_bytes(std::min(checked_budget(options_in, needs, given), needs.all)) {
+  if (!options.record.empty()) timeline.emplace(Timeline::room_for(state.blocks().size()));
+  stream.emplace(inner, Lane::host, timeline ? &*timeline : nullptr);
   if (arena_bytes < needs.all) open_store();
   if (needs.all > 0) {
     EngineOptions engine_options;
     engine_options.host_bytes = arena_bytes;
     engine_options.frame_bytes = needs.frame;
+    engine_options.timeline = timeline ? &*timeline : nullptr;
     engine = std::make_unique<Engine>(state.blocks(), engine_options, store.get());
     for (std::size_t b = 0; b < state.blocks().size(); ++b) engine->set_zero(BlockId(b));
     access = std::make_unique<RecordingAccess>(*engine, options.record.empty() ? 0 : state.blocks().size());
@@ -224,10 +230,10 @@ void OffloadedAdamW::Impl::plan(const std::vector<std::size_t>& chunks) {
 
 void OffloadedAdamW::Impl::run(const std::vector<std::size_t>& chunks, std::size_t& done) {
   if (store != nullptr && chunks != planned) plan(chunks);
-  access->begin_step(false);
+  access->begin_step(false, timeline ? timeline->begin_ns() : host_clock_ns());
   if (store != nullptr) engine->begin_step();
   for (const std::size_t chunk : chunks) {
-    state.update_chunk(chunk, *access, stream);
+    state.update_chunk(chunk, *access, *stream);
     ++done;
   }
   if (store != nullptr) engine->end_step();
@@ -268,7 +274,7 @@ void OffloadedAdamW::step(const std::vector<TensorStep>& tensors, int threads) {
   s.state.begin_step(tensors);
   const std::vector<std::size_t> chunks = s.state.active_chunks();
   std::size_t done = 0;
-  const EngineCounters before = s.engine ? s.engine->counters() : EngineCounters{};
+  const EngineCounters before = s.engine ? s.engine->begin_timeline() : EngineCounters{};
   try {
     if (!chunks.empty()) s.workers->execute([&] { s.run(chunks, done); });
   } catch (const std::exception& reason) {
@@ -277,7 +283,9 @@ void OffloadedAdamW::step(const std::vector<TensorStep>& tensors, int threads) {
   ++s.steps;
   const double seconds = seconds_since(start);
   s.step_s += seconds;
-  if (s.record && s.engine) s.record->step(s.steps, seconds, before, s.engine->counters(), s.access->events());
+  if (!s.engine) return;
+  const EngineCounters after = s.engine->end_timeline();
+  if (s.record) s.record->step(s.steps, seconds, before, after, s.access->events(), *s.timeline);
 }
 
 bool OffloadedAdamW::gradients_finite(const std::vector<TensorStep>& tensors, const std::vector<OptimizerTensor>& specs,
@@ -299,18 +307,18 @@ void OffloadedAdamW::set_step_count(std::size_t tensor, std::uint64_t steps) {
 void OffloadedAdamW::read(std::size_t tensor, StatePlane plane, std::uint64_t first, std::uint64_t count,
                           const void* weight, float* out) {
   impl_->check_usable();
-  impl_->state.read(tensor, plane, first, count, weight, out, *impl_->access, impl_->stream);
+  impl_->state.read(tensor, plane, first, count, weight, out, *impl_->access, *impl_->stream);
 }
 
 void OffloadedAdamW::write(std::size_t tensor, StatePlane plane, std::uint64_t first, std::uint64_t count,
                            const float* in, void* weight) {
   impl_->check_usable();
-  impl_->state.write(tensor, plane, first, count, in, weight, *impl_->access, impl_->stream);
+  impl_->state.write(tensor, plane, first, count, in, weight, *impl_->access, *impl_->stream);
 }
 
 void OffloadedAdamW::reset(std::size_t tensor) {
   impl_->check_usable();
-  impl_->state.reset(tensor, *impl_->access, impl_->stream);
+  impl_->state.reset(tensor, *impl_->access, *impl_->stream);
 }
 
 std::uint64_t OffloadedAdamW::reservable() const {

@@ -17,6 +17,8 @@
 struct CUevent_st {
   std::uint64_t recorded = 0, ended = 0;  // guarded by the runtime's mutex
   cudaError_t error = cudaSuccess;
+  unsigned flags = 0;
+  std::chrono::steady_clock::time_point at;  // of the last end
 };
 
 namespace stand_in {
@@ -382,6 +384,16 @@ cudaError_t cudaSetDevice(int device) {
   return device < 0 || device >= runtime().settings.devices ? cudaErrorInvalidDevice : cudaSuccess;
 }
 
+// These cannot fail where a driver is loaded.
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13020;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* all) {
   ENTER("cudaMemGetInfo");
   *all = runtime().settings.device_bytes;
@@ -453,11 +465,12 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return entered != cudaSuccess ? entered : sticky();
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   ENTER("cudaEventCreateWithFlags");
   Runtime& r = runtime();
   std::lock_guard lock(r.mutex);
   *event = new CUevent_st;
+  (*event)->flags = flags;
   r.events.insert(*event);
   return cudaSuccess;
 }
@@ -480,6 +493,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   stream->put([event] {
     std::lock_guard lock(runtime().mutex);
     ++event->ended;
+    event->at = std::chrono::steady_clock::now();
     runtime().changed.notify_all();
   });
   return cudaSuccess;
@@ -492,6 +506,17 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const std::uint64_t wanted = event->recorded;
   r.changed.wait(lock, [&] { return event->ended >= wanted; });
   return r.sticky;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  ENTER("cudaEventElapsedTime");
+  if (!alive(start) || !alive(end)) return cudaErrorInvalidResourceHandle;
+  std::lock_guard lock(runtime().mutex);
+  for (const cudaEvent_t event : {start, end}) {
+    if (event->recorded == 0 || (event->flags & cudaEventDisableTiming) != 0) return cudaErrorInvalidResourceHandle;
+    if (event->ended != event->recorded) return cudaErrorNotReady;
+  }
+  *ms = std::chrono::duration<float, std::milli>(end->at - start->at).count();
+  return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   ENTER("cudaStreamWaitEvent");
