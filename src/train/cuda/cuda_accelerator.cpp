@@ -67,7 +67,7 @@ std::vector<AcceleratorFacts> list(std::string* reason) {
 
 AcceleratorLinks measure(int ordinal) {
   CudaDevice device(ordinal);
-  AcceleratorLinks links = measure_both_ways(device, std::min(kProbeBytes, device.facts().free_bytes / 4));
+  AcceleratorLinks links = measure_both_ways(device, std::clamp(device.facts().free_bytes / 4, 64 * KiB, kProbeBytes));
   links.host = host_memory_of(device);
   return links;
 }
