@@ -87,5 +87,5 @@ TEST_CASE("A node that is not there is refused by the system, with its words") {
   const bool two_here = numa::nodes().nodes.size() > 1;
   ::setenv("HWLOC_XMLFILE", TRANSLOAD_SOURCE_DIR "/tests/offload/two_nodes.xml", 1);
   const std::string reason = numa::bind(pages.at(), Pages::kBytes, 1);
-  if (!two_here) CHECK_THAT(reason, Contains("binding 1.00 MiB to NUMA node 1 was refused: "));
+  if (!two_here) CHECK_THAT(reason, Contains("binding 1.0 MiB to NUMA node 1 was refused: "));
 }
