@@ -180,6 +180,7 @@ void Optimizer::Impl::add_squares(ChunkId id, const BlockView& gradient) const {
 }
 
 Verdict Optimizer::finish_backward() {
+  impl_->compute.waits_for(WaitCause::verdict);
   impl_->compute.synchronize();
   Verdict verdict;
   for (std::size_t c = 0; c < impl_->chunks.size(); ++c) {
@@ -246,6 +247,7 @@ void Optimizer::Impl::apply(ChunkId id) {
     stream.wait(pins[i].ready);
   }
   UpdateKernels& arithmetic = tier == Tier::device ? *device_updates : *host_updates;
+  stream.name("update", id.value);
   stream.launch([&arithmetic, update] { arithmetic.update(update); });
   for (Pin& pin : pins)
     if (pin.held()) blocks.unpin(std::move(pin), stream);

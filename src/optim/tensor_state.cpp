@@ -177,6 +177,7 @@ void TensorState::update_chunk(std::size_t c, BlockAccess& access, Stream& strea
   planes.moment1 = pins[static_cast<std::size_t>(kind.moment1)].view;
   planes.moment2 = pins[static_cast<std::size_t>(kind.moment2)].view;
   if (kind.low >= 0) planes.low = pins[static_cast<std::size_t>(kind.low)].view;
+  stream.name("update", static_cast<std::int64_t>(c));
   stream.launch([this, &kind, id, planes, slot] {
     const Chunk& chunk = kind.layout.chunk(id);
     const std::uint64_t tasks = (chunk.elements + kGrain - 1) / kGrain;

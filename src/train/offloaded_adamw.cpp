@@ -26,6 +26,7 @@
 #include "optim/tensor_pipeline.h"
 #include "optim/tensor_state.h"
 #include "plan/planner.h"
+#include "train/busy_stream.h"
 #include "train/optimizer_record.h"
 #include "train/recording_access.h"
 #include "train/trainer.h"
@@ -176,6 +177,7 @@ struct OffloadedAdamW::Impl {
   void check_usable() const;
   BlockAccess& blocks() { return access ? static_cast<BlockAccess&>(*access) : no_blocks; }
   EngineCounters counters() const;
+  EngineCounters with_moved(EngineCounters now) const;
 
   const OffloadedAdamWOptions options;
   const std::uint64_t given;  ///< host memory, bytes
@@ -190,7 +192,9 @@ struct OffloadedAdamW::Impl {
   NoBlocks no_blocks;
   std::unique_ptr<TensorPipeline> pipeline;  ///< where tensors are on a device
   std::unique_ptr<OptimizerRecord> record;
-  InlineStream stream;
+  std::optional<Timeline> timeline;  // where there is a record
+  InlineStream inner;
+  std::optional<BusyStream> stream;
   std::vector<std::size_t> planned;
   std::optional<tbb::task_arena> workers;
   int threads = 0;
@@ -205,12 +209,15 @@ OffloadedAdamW::Impl::Impl(const std::vector<OptimizerTensor>& tensors, const Of
       choice(choose_chunks(tensors, options_in, given)),
       state(state_of(tensors, options_in, choice.elements)),
       arena_bytes(std::min(checked_budget(options_in, needs, given) - needs.staging, needs.all)) {
+  if (!options.record.empty()) timeline.emplace(Timeline::room_for(state.blocks().size()));
+  stream.emplace(inner, Lane::host, timeline ? &*timeline : nullptr);
   if (state.device() != kOnHost) pipeline = std::make_unique<TensorPipeline>(state, options.device_arena);
   if (arena_bytes < needs.all) open_store();
   if (needs.all > 0) {
     EngineOptions engine_options;
     engine_options.host_bytes = arena_bytes;
     engine_options.frame_bytes = needs.frame;
+    engine_options.timeline = timeline ? &*timeline : nullptr;
     engine = std::make_unique<Engine>(state.blocks(), engine_options, store.get());
     for (std::size_t b = 0; b < state.blocks().size(); ++b) engine->set_zero(BlockId(b));
     access = std::make_unique<RecordingAccess>(*engine, options.record.empty() ? 0 : state.blocks().size());
@@ -258,7 +265,7 @@ void OffloadedAdamW::Impl::run(const std::vector<std::size_t>& chunks, void* cal
   for (const std::size_t c : chunks)
     if (!state.resident(c)) with_blocks.push_back(c);
   if (store != nullptr && with_blocks != planned) plan(with_blocks);
-  if (access) access->begin_step(false);
+  if (access) access->begin_step(false, timeline ? timeline->begin_ns() : host_clock_ns());
   if (store != nullptr) engine->begin_step();
   const bool devices = std::any_of(chunks.begin(), chunks.end(), [&](std::size_t c) { return state.on_device(c); });
   if (devices) pipeline->begin_step(chunks, caller_stream, progress);
@@ -269,10 +276,10 @@ void OffloadedAdamW::Impl::run(const std::vector<std::size_t>& chunks, void* cal
 
 void OffloadedAdamW::Impl::update(std::size_t chunk, StepProgress& progress) {
   if (state.on_device(chunk)) {
-    pipeline->update_next(blocks(), stream, progress);
+    pipeline->update_next(blocks(), *stream, progress);
     return;
   }
-  state.update_chunk(chunk, blocks(), stream, nullptr);
+  state.update_chunk(chunk, blocks(), *stream, nullptr);
   progress.begun.push_back(chunk);
   progress.done.push_back(chunk);
 }
@@ -294,7 +301,11 @@ void OffloadedAdamW::Impl::fail(StepProgress& progress, const std::exception& re
 }
 
 EngineCounters OffloadedAdamW::Impl::counters() const {
-  EngineCounters now = engine ? engine->counters() : EngineCounters{};
+  return with_moved(engine ? engine->counters() : EngineCounters{});
+}
+
+/// The engine's counters, and what went between tensors on a device and the staging.
+EngineCounters OffloadedAdamW::Impl::with_moved(EngineCounters now) const {
   const TensorState::Moved& moved = state.moved();
   LinkCounters& down = now.link[static_cast<int>(Link::device_to_host)];
   LinkCounters& up = now.link[static_cast<int>(Link::host_to_device)];
@@ -338,7 +349,7 @@ void OffloadedAdamW::step(const std::vector<TensorStep>& tensors, int threads, v
   s.state.begin_step(tensors);
   const std::vector<std::size_t> chunks = s.state.active_chunks();
   StepProgress progress;
-  const EngineCounters before = s.counters();
+  const EngineCounters before = s.with_moved(s.engine ? s.engine->begin_timeline() : EngineCounters{});
   try {
     if (!chunks.empty()) s.workers->execute([&] { s.run(chunks, caller_stream, progress); });
   } catch (const std::exception& reason) {
@@ -347,8 +358,9 @@ void OffloadedAdamW::step(const std::vector<TensorStep>& tensors, int threads, v
   ++s.steps;
   const double seconds = seconds_since(start);
   s.step_s += seconds;
+  const EngineCounters after = s.with_moved(s.engine ? s.engine->end_timeline() : EngineCounters{});
   static const std::vector<AccessEvent> none;
-  if (s.record) s.record->step(s.steps, seconds, before, s.counters(), s.access ? s.access->events() : none);
+  if (s.record) s.record->step(s.steps, seconds, before, after, s.access ? s.access->events() : none, *s.timeline);
 }
 
 bool OffloadedAdamW::gradients_finite(const std::vector<TensorStep>& tensors, const std::vector<OptimizerTensor>& specs,
@@ -373,18 +385,18 @@ void OffloadedAdamW::set_step_count(std::size_t tensor, std::uint64_t steps) {
 void OffloadedAdamW::read(std::size_t tensor, StatePlane plane, std::uint64_t first, std::uint64_t count,
                           const void* weight, float* out) {
   impl_->check_usable();
-  impl_->state.read(tensor, plane, first, count, weight, out, impl_->blocks(), impl_->stream);
+  impl_->state.read(tensor, plane, first, count, weight, out, impl_->blocks(), *impl_->stream);
 }
 
 void OffloadedAdamW::write(std::size_t tensor, StatePlane plane, std::uint64_t first, std::uint64_t count,
                            const float* in, void* weight) {
   impl_->check_usable();
-  impl_->state.write(tensor, plane, first, count, in, weight, impl_->blocks(), impl_->stream);
+  impl_->state.write(tensor, plane, first, count, in, weight, impl_->blocks(), *impl_->stream);
 }
 
 void OffloadedAdamW::reset(std::size_t tensor) {
   impl_->check_usable();
-  impl_->state.reset(tensor, impl_->blocks(), impl_->stream);
+  impl_->state.reset(tensor, impl_->blocks(), *impl_->stream);
 }
 
 std::uint64_t OffloadedAdamW::reservable() const {

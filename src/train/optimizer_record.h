@@ -21,7 +21,7 @@ class OptimizerRecord {
   OptimizerRecord(const std::string& path, const std::vector<BlockSpec>& blocks, const Budgets& budgets,
                   const std::optional<Store::Facts>& store);
   void step(std::uint64_t step, double seconds, const EngineCounters& before, const EngineCounters& after,
-            const std::vector<AccessEvent>& accesses);
+            const std::vector<AccessEvent>& accesses, const Timeline& timeline);
 
  private:
   RunRecord record_;

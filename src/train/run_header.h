@@ -1,6 +1,7 @@
 // The fields of the run record's lines: its header, its steps. Keys are documented in docs/formats.md.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,9 @@
 #include "train/summary.h"
 
 namespace transload {
+
+/// Which GPU, what it has, how host memory was taken; null without one.
+nlohmann::json gpu_json(const Accelerator* accelerator);
 
 /// A JSON number; null where it is not finite.
 std::string json_number(double v);

@@ -16,8 +16,9 @@
 
 struct CUevent_st {
   std::uint64_t recorded = 0, ended = 0;  // guarded by the runtime's mutex
-  std::chrono::steady_clock::time_point ended_at;
   cudaError_t error = cudaSuccess;
+  unsigned flags = 0;
+  std::chrono::steady_clock::time_point at;  // of the last end
 };
 
 namespace stand_in {
@@ -400,6 +401,16 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 
+// These cannot fail where a driver is loaded.
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13020;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* all) {
   ENTER("cudaMemGetInfo");
   *all = runtime().settings.device_bytes;
@@ -472,11 +483,12 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   ENTER("cudaEventCreateWithFlags");
   Runtime& r = runtime();
   std::lock_guard lock(r.mutex);
   *event = new CUevent_st;
+  (*event)->flags = flags;
   r.events.insert(*event);
   return cudaSuccess;
 }
@@ -499,7 +511,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   stream->put([event] {
     std::lock_guard lock(runtime().mutex);
     ++event->ended;
-    event->ended_at = std::chrono::steady_clock::now();
+    event->at = std::chrono::steady_clock::now();
     runtime().changed.notify_all();
   });
   return cudaSuccess;
@@ -513,15 +525,15 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   r.changed.wait(lock, [&] { return event->ended >= wanted; });
   return r.sticky;
 }
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
   ENTER("cudaEventElapsedTime");
-  if (!alive(begin) || !alive(end)) return cudaErrorInvalidResourceHandle;
-  const std::lock_guard lock(runtime().mutex);
-  for (const cudaEvent_t event : {begin, end}) {
-    if (event->recorded == 0) return cudaErrorInvalidResourceHandle;
+  if (!alive(start) || !alive(end)) return cudaErrorInvalidResourceHandle;
+  std::lock_guard lock(runtime().mutex);
+  for (const cudaEvent_t event : {start, end}) {
+    if (event->recorded == 0 || (event->flags & cudaEventDisableTiming) != 0) return cudaErrorInvalidResourceHandle;
     if (event->ended != event->recorded) return cudaErrorNotReady;
   }
-  *milliseconds = std::chrono::duration<float, std::milli>(end->ended_at - begin->ended_at).count();
+  *ms = std::chrono::duration<float, std::milli>(end->at - start->at).count();
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
