@@ -2,6 +2,7 @@
 // and budgets, a clean end of every failure.
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "base/error.h"
 #include "runtime.h"
@@ -96,6 +97,32 @@ TEST_CASE("No budget, chunk size or interruption changes a bit") {
   c.interrupted = true;
   begin(device(3));
   REQUIRE(run_case(c).fingerprint == want);
+}
+
+TEST_CASE("However many chunks the GPU updates, the bits are the same") {
+  TempFolder folder;
+  RunCase c = tiny("llama", 2);
+  c.chunk = 16 * KiB;
+  begin(device(1));
+  const RunPlan roomy = Trainer(options_of(c, folder.path("any")), {}).plan();
+  const std::uint64_t least = roomy.least_device_bytes, most = roomy.budgets.device_bytes;
+  std::string first;
+  std::set<std::uint64_t> counts;
+  for (const std::uint64_t memory : {least, least + (most - least) / 2, most}) {
+    CAPTURE(memory, least, most);
+    begin(device(2));
+    TrainOptions o = options_of(c, folder.path(fmt::format("run{}", counts.size())));
+    o.device_memory = memory;
+    const Json summary = train(o);
+    counts.insert(summary["updates"]["device"].get<std::uint64_t>());
+    const std::string fingerprint = fingerprint_run(o.run, {});
+    if (first.empty()) first = fingerprint;
+    REQUIRE(fingerprint == first);
+    require_clean_device();
+  }
+  CHECK(*counts.begin() == 0);
+  CHECK(*counts.rbegin() == roomy.updated_chunks);
+  CHECK(counts.size() == 3);
 }
 
 TEST_CASE("A failing call of the runtime ends the run; the store is as last committed") {
