@@ -57,6 +57,7 @@ void QueueStream::run() {
           task();
         } catch (...) {
           error = std::current_exception();
+          task = Task();  // while the error is handled: what it gives up can tell why
         }
       }
       task = Task();
