@@ -66,8 +66,10 @@ void CudaStream::Handles::destroy() {
 
 CudaStream::CudaStream(std::string name, int device, std::size_t capacity)
     : name_(std::move(name)), handles_(name_, capacity), slots_(capacity), complete_(capacity), issue_(2 * capacity) {
-  for (QueueStream* thread : {&issue_, &complete_})
+  for (QueueStream* thread : {&issue_, &complete_}) {
     thread->launch([this, device] { check(cudaSetDevice(device), "cudaSetDevice", name_); });
+    thread->synchronize();  // a failure is the constructor's
+  }
 }
 
 CudaStream::~CudaStream() = default;
