@@ -187,7 +187,7 @@ std::vector<Workload> workloads(const std::string& folder, bool first) {
                      [=] { return verdict_has_all_gradients(sums ? Dtype::bf16 : Dtype::f32, sums ? 4 : 3, seed); }});
   for (std::uint64_t seed = 1; seed <= 4; ++seed)
     all.push_back({fmt::format("engine, seed {}", seed), [=] { return engine_shows_what_was_written_last(seed); }});
-  for (std::uint64_t seed = 1; seed <= 3; ++seed)
+  for (std::uint64_t seed = 1; seed <= 5; ++seed)
     for (const bool llama : {true, false}) {
       const char* const model = llama ? "llama" : "gpt2";
       const Recompute recompute = llama ? Recompute::none : Recompute::layer;
