@@ -10,6 +10,14 @@
 
 namespace transload::testing {
 
+/// Of runs that differ in their delays alone: a sanitizer sees in a few what it sees in many, and takes ten times as
+/// long.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr std::uint64_t kSeeds = 4;
+#else
+inline constexpr std::uint64_t kSeeds = 50;
+#endif
+
 inline stand_in::Settings seeded_device(std::uint64_t seed, int most_delay_us) {
   stand_in::Settings settings;
   settings.device_bytes = 2 * GiB;

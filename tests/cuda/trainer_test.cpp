@@ -73,7 +73,7 @@ TEST_CASE("No delay of streams changes a bit") {
   TempFolder folder;
   const TrainOptions o = small_options(name, Recompute::layer, folder.path("run"));
   std::string first;
-  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     CAPTURE(seed);
     begin(device(seed, static_cast<int>(seed % 4) * 15));
     train(o);
