@@ -10,12 +10,12 @@
 
 namespace transload::testing {
 
-/// Of runs that differ in their delays alone: a sanitizer sees in a few what it sees in many, and takes ten times as
-/// long.
+/// Of runs of each of two models that differ in their delays alone: a sanitizer sees in a few what it sees in many, and
+/// takes ten times as long.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr std::uint64_t kSeeds = 4;
+inline constexpr std::uint64_t kSeeds = 3;
 #else
-inline constexpr std::uint64_t kSeeds = 50;
+inline constexpr std::uint64_t kSeeds = 25;
 #endif
 
 inline stand_in::Settings seeded_device(std::uint64_t seed, int most_delay_us) {
