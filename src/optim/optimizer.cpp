@@ -205,7 +205,7 @@ void Optimizer::step(const Verdict& verdict, const std::vector<ParamHyper>& hype
                   impl_->params.size());
   for (ChunkState& chunk : impl_->chunks)
     TRANSLOAD_CHECK(!chunk.update_pending, "a step began while an update was pending");
-  for (Stream* stream : {&impl_->compute, &impl_->host}) stream->synchronize();  // updates read what is written here
+  // The updates of the last step, which read what is written here, have ended: backward wrote each one's gradient anew.
   impl_->gradient_scale = verdict.gradient_scale;
   for (std::size_t p = 0; p < hyper.size(); ++p) {
     ParamUpdate& update = impl_->updates[p];

@@ -63,7 +63,6 @@ std::string describe(int status, const std::string& folder) {
 /// Why a wait is not left out here; nullptr: it is.
 const char* why_not(const Site& site) {
   const auto is = [&](const char* text) { return std::strcmp(site.text, text) == 0; };
-  if (is("impl_->host.synchronize();")) return "no work of CUDA's is behind it: pins that conflict order updates";
   if (is("ctx.stream.wait(pin_.ready);"))
     return "kept logits leave the device only with vocabularies of several panels";
   return nullptr;
