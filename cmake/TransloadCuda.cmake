@@ -43,7 +43,7 @@ if(TRANSLOAD_HAVE_CUDA)
   # The device tier, and the trainer on it. Statically linked: a program starts without a driver.
   file(GLOB offload_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/offload/cuda/*.cpp)
   add_library(transload_offload_cuda STATIC ${offload_sources})
-  target_link_libraries(transload_offload_cuda PUBLIC transload_offload CUDA::cudart_static)
+  target_link_libraries(transload_offload_cuda PUBLIC transload_offload transload_numa CUDA::cudart_static)
   transload_options(transload_offload_cuda)
   file(GLOB train_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/train/cuda/*.cpp)
   add_library(transload_train_cuda STATIC ${train_sources})

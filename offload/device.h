@@ -34,6 +34,10 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream(std::size_t capacity) = 0;
   /// In a task of `stream`: issues the copy of a block's bytes between host and device memory.
   virtual void copy(const BlockView& from, const BlockView& to, Stream& stream) = 0;
+  /// From now on the times of launch_timed() come from the device's own events, mapped to the host's clock with an
+  /// error of at most what is returned, ns; without them, from the host's clock around the work. 0: they are the host's
+  /// anyway.
+  virtual std::uint64_t time_by_events(bool) { return 0; }
   /// Copies within device memory; returns when the bytes are there. Neither range is in use.
   virtual void move(std::byte* to, const std::byte* from, std::uint64_t bytes) = 0;
 };

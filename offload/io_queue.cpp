@@ -319,7 +319,7 @@ void IoQueue::complete_ended() {
 
 void IoQueue::complete(Active& block) {
   const BlockIo io = block.io;
-  IoResult result{std::move(block.error), 0, block.end_ns - block.begin_ns};
+  IoResult result{std::move(block.error), 0, block.end_ns - block.begin_ns, block.begin_ns};
   block.error = nullptr;
   if (result.error == nullptr) {
     result.checksum = block.hash.digest();

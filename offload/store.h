@@ -34,6 +34,7 @@ struct IoResult {
   std::exception_ptr error;    ///< null: done in full
   std::uint64_t checksum = 0;  ///< xxh3-64 of all bytes in order
   std::uint64_t busy_ns = 0;   ///< from first submission to last completion
+  std::uint64_t begin_ns = 0;  ///< the first submission, on the host's steady clock
 };
 
 /// Called exactly once. Owned by the submitter, must live until then.

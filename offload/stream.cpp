@@ -17,10 +17,23 @@ void QueueStream::rethrow_locked() {
   if (error_) std::rethrow_exception(error_);
 }
 
-void QueueStream::submit(Task task) {
+void QueueStream::Entry::run() {
+  if (times != nullptr) times->begin_ns = host_clock_ns();
+  task();
+  if (times != nullptr) times->end_ns = host_clock_ns();
+}
+
+void QueueStream::submit_timed(Task task, TaskTimes* times, Task end) {
+  put(std::move(task), times);
+  put(std::move(end), nullptr);
+}
+
+void QueueStream::put(Task task, TaskTimes* times) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return tail_ - head_ < ring_.size(); });
-  ring_[tail_ % ring_.size()] = std::move(task);
+  Entry& entry = ring_[tail_ % ring_.size()];
+  entry.task = std::move(task);
+  entry.times = times;
   ++tail_;
   lock.unlock();
   changed_.notify_all();
@@ -48,18 +61,19 @@ void QueueStream::run() {
     changed_.wait(lock, [&] { return stop_ || head_ != tail_; });
     if (head_ == tail_) return;
     {
-      Task& task = ring_[head_ % ring_.size()];
+      Entry& entry = ring_[head_ % ring_.size()];
       const bool skip = error_ != nullptr;
       lock.unlock();
       std::exception_ptr error;
       if (!skip) {
         try {
-          task();
+          entry.run();
         } catch (...) {
           error = std::current_exception();
+          entry.task = Task();  // while the error is handled: what it gives up can tell why
         }
       }
-      task = Task();
+      entry.task = Task();
       lock.lock();
       if (error && !error_) error_ = error;
     }

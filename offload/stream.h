@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/event.h"
+#include "base/lane.h"
 
 namespace transload {
 
@@ -73,6 +74,11 @@ class Task {
   void (*move_)(void*, void*) = nullptr;
 };
 
+/// When a task's work began and ended, on the host's steady clock.
+struct TaskTimes {
+  std::uint64_t begin_ns = 0, end_ns = 0;
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -84,6 +90,16 @@ class Stream {
   void after(Fn&& fn) {
     submit_after(Task(std::forward<Fn>(fn)));
   }
+  /// launch(fn), then after(end); before `end` runs, `times` says when fn's work began and ended. It lives until then.
+  template <class Fn, class End>
+  void launch_timed(Fn&& fn, TaskTimes* times, End&& end) {
+    submit_timed(Task(std::forward<Fn>(fn)), times, Task(std::forward<End>(end)));
+  }
+  /// For the record: the operation that tasks from now on are part of, and of which layer or chunk. The text lives as
+  /// long as the program.
+  virtual void name(const char* operation, std::int64_t index = -1) {}
+  /// For the record: what the next synchronize() waits for.
+  virtual void waits_for(WaitCause cause) {}
   /// Later tasks begin only when `event` is done.
   virtual void wait(Event event) = 0;
   /// Done when everything launched so far has ended.
@@ -96,6 +112,12 @@ class Stream {
  protected:
   virtual void submit(Task task) = 0;
   virtual void submit_after(Task task) { submit(std::move(task)); }
+  virtual void submit_timed(Task task, TaskTimes* times, Task end) {
+    submit(Task([times] { times->begin_ns = host_clock_ns(); }));
+    submit(std::move(task));
+    submit(Task([times] { times->end_ns = host_clock_ns(); }));
+    submit(std::move(end));
+  }
 };
 
 class InlineStream final : public Stream {
@@ -107,6 +129,12 @@ class InlineStream final : public Stream {
 
  protected:
   void submit(Task task) override { task(); }
+  void submit_timed(Task task, TaskTimes* times, Task end) override {
+    times->begin_ns = host_clock_ns();
+    task();
+    times->end_ns = host_clock_ns();
+    end();
+  }
 };
 
 class NullStream final : public Stream {
@@ -118,6 +146,7 @@ class NullStream final : public Stream {
 
  protected:
   void submit(Task) override {}
+  void submit_timed(Task, TaskTimes*, Task) override {}
 };
 
 class QueueStream final : public Stream {
@@ -130,12 +159,19 @@ class QueueStream final : public Stream {
   bool is_inline() const override { return false; }
 
  protected:
-  void submit(Task task) override;
+  void submit(Task task) override { put(std::move(task), nullptr); }
+  void submit_timed(Task task, TaskTimes* times, Task end) override;
 
  private:
+  struct Entry {
+    Task task;
+    TaskTimes* times = nullptr;
+    void run();
+  };
+  void put(Task task, TaskTimes* times);
   void run();
   void rethrow_locked();
-  std::vector<Task> ring_;
+  std::vector<Entry> ring_;
   std::size_t head_ = 0, tail_ = 0;  // tasks [head_, tail_) wait or run
   bool stop_ = false;
   std::exception_ptr error_;

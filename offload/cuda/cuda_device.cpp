@@ -52,6 +52,12 @@ std::string locked_limit() {
   return format_size(limit.rlim_cur);
 }
 
+std::string version_of(cudaError_t (*ask)(int*)) {
+  int version = 0;
+  if (ask(&version) != cudaSuccess) return "";
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
 DeviceFacts facts_of(int ordinal) {
   DeviceFacts facts;
   facts.ordinal = ordinal;
@@ -61,6 +67,8 @@ DeviceFacts facts_of(int ordinal) {
   facts.major = properties.major;
   facts.minor = properties.minor;
   facts.total_bytes = properties.totalGlobalMem;
+  facts.driver = version_of(&cudaDriverGetVersion);
+  facts.runtime = version_of(&cudaRuntimeGetVersion);
   facts.pci =
       fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID, properties.pciBusID, properties.pciDeviceID);
   return facts;
@@ -104,6 +112,9 @@ CudaDevice::CudaDevice(int ordinal) {
   facts_ = devices[static_cast<std::size_t>(ordinal)];
   check(cudaSetDevice(ordinal), "cudaSetDevice", facts_.name);
   facts_.free_bytes = free_bytes();
+  near_ = numa::nearest_node(facts_.pci);
+  several_nodes_ = numa::nodes().nodes.size() > 1;
+  unbound_reason_ = near_.reason;
   moves_ = std::make_unique<MoveStream>();
 }
 
@@ -130,23 +141,39 @@ std::unique_ptr<TierMemory> CudaDevice::memory(std::uint64_t bytes) {
   return std::make_unique<DeviceMemory>(base);
 }
 
+/// Ours on the node nearest to the device; null where there is nothing to choose, or the system does not let us.
+std::unique_ptr<TierMemory> CudaDevice::bound_memory(std::uint64_t bytes) {
+  if (!several_nodes_ || near_.node < 0) return nullptr;
+  std::unique_ptr<TierMemory> ours = make_host_memory(bytes, false);
+  unbound_reason_ = numa::bind(ours->base(), bytes, near_.node);
+  if (!unbound_reason_.empty()) return nullptr;
+  for (std::uint64_t at = 0; at < bytes; at += 4096) ours->base()[at] = std::byte{0};
+  return ours;
+}
+
+/// Locks the pages of `memory`. Where the system refuses, memory as it is, and unpinned_reason() says so.
+std::unique_ptr<TierMemory> CudaDevice::registered(std::unique_ptr<TierMemory> ours, std::uint64_t bytes,
+                                                   const char* before) {
+  const cudaError_t result = cudaHostRegister(ours->base(), bytes, cudaHostRegisterDefault);
+  if (result == cudaSuccess) return std::make_unique<RegisteredMemory>(std::move(ours));
+  cudaGetLastError();
+  unpinned_reason_ = fmt::format("{} could not be page-locked ({}cudaHostRegister: {}; limit: {})", format_size(bytes),
+                                 before, cudaGetErrorName(result), locked_limit());
+  return ours;
+}
+
 std::unique_ptr<TierMemory> CudaDevice::host_memory(std::uint64_t bytes, bool populate) {
+  if (std::unique_ptr<TierMemory> bound = bound_memory(bytes)) return registered(std::move(bound), bytes, "");
   void* base = nullptr;
   const cudaError_t pinned = cudaHostAlloc(&base, bytes, cudaHostAllocDefault);
   if (pinned == cudaSuccess) return std::make_unique<PinnedMemory>(base);
   cudaGetLastError();
-  std::unique_ptr<TierMemory> ours = make_host_memory(bytes, populate);
-  const cudaError_t registered = cudaHostRegister(ours->base(), bytes, cudaHostRegisterDefault);
-  if (registered == cudaSuccess) return std::make_unique<RegisteredMemory>(std::move(ours));
-  cudaGetLastError();
-  unpinned_reason_ =
-      fmt::format("{} could not be page-locked (cudaHostAlloc: {}; cudaHostRegister: {}; limit: {})",
-                  format_size(bytes), cudaGetErrorName(pinned), cudaGetErrorName(registered), locked_limit());
-  return ours;
+  const std::string before = fmt::format("cudaHostAlloc: {}; ", cudaGetErrorName(pinned));
+  return registered(make_host_memory(bytes, populate), bytes, before.c_str());
 }
 
 std::unique_ptr<Stream> CudaDevice::make_stream(std::size_t capacity) {
-  return std::make_unique<CudaStream>(fmt::format("stream {}", streams_made_++), facts_.ordinal, capacity);
+  return std::make_unique<CudaStream>(fmt::format("stream {}", streams_made_++), facts_.ordinal, capacity, clock_);
 }
 
 /// Runs that are contiguous on both sides go as one.

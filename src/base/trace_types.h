@@ -18,6 +18,14 @@ enum class AccessKind : std::uint8_t {
 constexpr bool needs_content(AccessKind k) { return k != AccessKind::write; }
 constexpr bool makes_version(AccessKind k) { return k == AccessKind::write || k == AccessKind::update; }
 
+/// Where the bytes of an access were when it was asked for.
+enum class Found : std::uint8_t {
+  none,    ///< it needs no content
+  hit,     ///< there
+  late,    ///< on their way
+  demand,  ///< to be fetched now
+};
+
 /// What the planner and the engine must know of a block. Blocks are numbered 0…n−1 (BlockId).
 struct BlockSpec {
   std::string name;         ///< for messages: "chunk 12 moment1", "layer 3 input 0"

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "offload/numa/numa.h"
 #include "train/accelerator.h"
 
 namespace transload::cli {
@@ -27,16 +28,6 @@ struct MemoryFacts {
   std::uint64_t reserved_huge_pages = 0;
 };
 
-struct NumaNode {
-  int node = 0;
-  std::uint64_t bytes = 0;
-  std::string cores;
-};
-struct NumaFacts {
-  std::string source;  ///< "hwloc" | "/sys"
-  std::vector<NumaNode> nodes;
-};
-
 struct FolderFacts {
   std::string folder;
   std::string error;  ///< why it cannot be used; the rest is empty then
@@ -53,13 +44,19 @@ struct FolderFacts {
 
 struct GpuFacts {
   std::string reason;  ///< why there are none
-  std::vector<AcceleratorFacts> gpus;
+  struct Gpu {
+    AcceleratorFacts facts;
+    numa::Near near;
+    AcceleratorLinks links;
+    std::string error;  ///< why it could not be measured; `links` is empty then
+  };
+  std::vector<Gpu> gpus;
 };
 
 struct ProbeFacts {
   ProcessorFacts processor;
   MemoryFacts memory;
-  NumaFacts numa;
+  numa::Nodes numa;
   GpuFacts gpu;
   std::vector<FolderFacts> folders;
   std::vector<std::string> advice;
@@ -67,7 +64,6 @@ struct ProbeFacts {
 
 ProcessorFacts probe_processor();
 MemoryFacts probe_memory();
-NumaFacts probe_numa();
 GpuFacts probe_gpus();
 FolderFacts probe_folder(const std::string& folder);
 std::vector<std::string> advice_for(const ProbeFacts& facts);

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/size.h"
 #include "cli/commands.h"
 #include "cli/probe.h"
@@ -53,12 +54,32 @@ nlohmann::json json_of(const FolderFacts& f) {
           {"duplex_bytes_per_s", f.duplex}};
 }
 
+nlohmann::json json_of(const GpuFacts::Gpu& g) {
+  const HostMemoryFacts& host = g.links.host;
+  return {{"name", g.facts.name},
+          {"ordinal", g.facts.ordinal},
+          {"capability", g.facts.capability},
+          {"pci", g.facts.pci},
+          {"driver", g.facts.driver},
+          {"runtime", g.facts.runtime},
+          {"total_bytes", g.facts.total_bytes},
+          {"numa_node", g.near.node < 0 ? nlohmann::json() : nlohmann::json(g.near.node)},
+          {"numa_reason", g.near.node < 0 ? g.near.reason : host.unbound_reason},
+          {"error", g.error},
+          {"pinned", g.error.empty() && host.unpinned_reason.empty()},
+          {"pinned_reason", host.unpinned_reason},
+          {"pinned_bytes", 2 * g.links.bytes},
+          {"host_to_device_bytes_per_s", g.links.host_to_device},
+          {"device_to_host_bytes_per_s", g.links.device_to_host},
+          {"both_bytes_per_s", g.links.both}};
+}
+
 nlohmann::json json_of(const ProbeFacts& p) {
   nlohmann::json nodes = nlohmann::json::array(), folders = nlohmann::json::array();
-  for (const NumaNode& n : p.numa.nodes) nodes.push_back({{"node", n.node}, {"bytes", n.bytes}, {"cores", n.cores}});
+  for (const numa::Node& n : p.numa.nodes) nodes.push_back({{"node", n.node}, {"bytes", n.bytes}, {"cores", n.cores}});
   for (const FolderFacts& f : p.folders) folders.push_back(json_of(f));
   nlohmann::json gpus = nlohmann::json::array();
-  for (const AcceleratorFacts& g : p.gpu.gpus) gpus.push_back({{"name", g.name}, {"total_bytes", g.total_bytes}});
+  for (const GpuFacts::Gpu& g : p.gpu.gpus) gpus.push_back(json_of(g));
   const std::uint64_t lockable = p.memory.lockable_bytes;
   return {{"processor",
            {{"name", p.processor.name},
@@ -84,6 +105,27 @@ nlohmann::json json_of(const ProbeFacts& p) {
           {"advice", p.advice}};
 }
 
+void print_gpu(const GpuFacts::Gpu& g) {
+  fmt::print("GPU {}        {}, {}, PCI {}, driver for CUDA {}, built with {}\n", g.facts.ordinal, g.facts.name,
+             format_size(g.facts.total_bytes), g.facts.pci, g.facts.driver, g.facts.runtime);
+  if (g.near.node >= 0)
+    fmt::print("             nearest NUMA node {}\n", g.near.node);
+  else
+    fmt::print("             nearest NUMA node not known: {}\n", g.near.reason);
+  if (!g.error.empty()) {
+    fmt::print("             not measured: {}\n", g.error);
+    return;
+  }
+  fmt::print("             to it {}, from it {}, both together {} in sum (over {} each way)\n",
+             format_rate(g.links.host_to_device), format_rate(g.links.device_to_host), format_rate(g.links.both),
+             format_size(g.links.bytes));
+  const HostMemoryFacts& host = g.links.host;
+  fmt::print("             {}\n", host.unpinned_reason.empty()
+                                      ? fmt::format("page locking works: {} at once", format_size(2 * g.links.bytes))
+                                      : "no page locking: " + host.unpinned_reason);
+  if (g.near.node >= 0 && !host.unbound_reason.empty()) fmt::print("             {}\n", host.unbound_reason);
+}
+
 void print_machine(const ProbeFacts& p) {
   fmt::print("Processor    {}: {} cores", p.processor.name, p.processor.cores);
   if (p.processor.quota_cores > 0) fmt::print(" (the container's quota is {:.1f})", p.processor.quota_cores);
@@ -93,9 +135,9 @@ void print_machine(const ProbeFacts& p) {
   fmt::print("Memory       {} of {} available ({}); {} are kept in reserve by default\n",
              format_size(p.memory.available_bytes), format_size(p.memory.total_bytes), p.memory.source,
              format_size(p.memory.reserve_bytes));
-  for (const NumaNode& n : p.numa.nodes)
+  for (const numa::Node& n : p.numa.nodes)
     fmt::print("NUMA node {}  {}, cores {} ({})\n", n.node, format_size(n.bytes), n.cores, p.numa.source);
-  for (const AcceleratorFacts& g : p.gpu.gpus) fmt::print("GPU          {}, {}\n", g.name, format_size(g.total_bytes));
+  for (const GpuFacts::Gpu& g : p.gpu.gpus) print_gpu(g);
   if (p.gpu.gpus.empty()) fmt::print("GPU          none: {}\n", p.gpu.reason);
   fmt::print("Page locking {}{}\n",
              p.memory.lockable_bytes == UINT64_MAX ? "no limit" : format_size(p.memory.lockable_bytes),
@@ -145,14 +187,23 @@ std::vector<std::string> advice_for(const ProbeFacts& p) {
 
 GpuFacts probe_gpus() {
   GpuFacts facts;
-  facts.gpus = list_accelerators(&facts.reason);
+  for (AcceleratorFacts& found : list_accelerators(&facts.reason)) {
+    GpuFacts::Gpu gpu{.facts = std::move(found), .near = {}, .links = {}, .error = {}};
+    gpu.near = numa::nearest_node(gpu.facts.pci);
+    try {
+      gpu.links = measure_accelerator(gpu.facts.ordinal);
+    } catch (const Error& e) {
+      gpu.error = e.what();
+    }
+    facts.gpus.push_back(std::move(gpu));
+  }
   return facts;
 }
 
 int run_probe(const ProbeArguments& arguments) {
   ProbeFacts facts{.processor = probe_processor(),
                    .memory = probe_memory(),
-                   .numa = probe_numa(),
+                   .numa = numa::nodes(),
                    .gpu = probe_gpus(),
                    .folders = {},
                    .advice = {}};

@@ -1,11 +1,10 @@
-// Cores, instruction sets, memory, NUMA nodes, page locking, huge pages.
+// Cores, instruction sets, memory, page locking, huge pages.
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -15,9 +14,6 @@
 #include "kernels/cpu/adamw.h"
 #include "kernels/cpu/products.h"
 #include "train/trainer.h"
-#ifdef TRANSLOAD_HAVE_HWLOC
-#include <hwloc.h>
-#endif
 
 namespace transload::cli {
 namespace {
@@ -71,40 +67,6 @@ bool locks_beyond(std::uint64_t limit) {
   return locked;
 }
 
-NumaFacts numa_from_sys() {
-  NumaFacts facts{.source = "/sys", .nodes = {}};
-  for (int node = 0; std::filesystem::exists(fmt::format("/sys/devices/system/node/node{}", node)); ++node) {
-    const std::string folder = fmt::format("/sys/devices/system/node/node{}", node);
-    std::istringstream line(first_line(folder + "/meminfo"));  // "Node 0 MemTotal: 24 kB"
-    std::string word;
-    std::uint64_t kib = 0;
-    line >> word >> word >> word >> kib;
-    facts.nodes.push_back({.node = node, .bytes = kib * KiB, .cores = first_line(folder + "/cpulist")});
-  }
-  return facts;
-}
-
-#ifdef TRANSLOAD_HAVE_HWLOC
-NumaFacts numa_from_hwloc() {
-  NumaFacts facts;
-  hwloc_topology_t topology = nullptr;
-  if (hwloc_topology_init(&topology) != 0) return facts;
-  if (hwloc_topology_load(topology) == 0) {
-    facts.source = "hwloc";
-    const int count = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
-    for (int i = 0; i < count; ++i) {
-      const hwloc_obj_t object = hwloc_get_obj_by_type(topology, HWLOC_OBJ_NUMANODE, static_cast<unsigned>(i));
-      char cores[256] = {};
-      hwloc_bitmap_list_snprintf(cores, sizeof cores, object->cpuset);
-      facts.nodes.push_back(
-          {.node = static_cast<int>(object->os_index), .bytes = object->attr->numanode.local_memory, .cores = cores});
-    }
-  }
-  hwloc_topology_destroy(topology);
-  return facts;
-}
-#endif
-
 }  // namespace
 
 ProcessorFacts probe_processor() {
@@ -136,14 +98,6 @@ MemoryFacts probe_memory() {
   const std::string reserved = first_line("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
   facts.reserved_huge_pages = reserved.empty() ? 0 : std::stoull(reserved);
   return facts;
-}
-
-NumaFacts probe_numa() {
-#ifdef TRANSLOAD_HAVE_HWLOC
-  NumaFacts facts = numa_from_hwloc();
-  if (!facts.nodes.empty()) return facts;
-#endif
-  return numa_from_sys();
 }
 
 }  // namespace transload::cli

@@ -17,7 +17,8 @@ namespace transload {
 class Pin {
  public:
   Pin() = default;
-  Pin(Pin&& o) noexcept : view(o.view), ready(o.ready), block(o.block), tier(o.tier), kind(o.kind), tick(o.tick) {
+  Pin(Pin&& o) noexcept
+      : view(o.view), ready(o.ready), block(o.block), tier(o.tier), kind(o.kind), found(o.found), tick(o.tick) {
     o.block = {};
   }
   Pin& operator=(Pin&& o) noexcept {
@@ -26,6 +27,7 @@ class Pin {
     block = o.block;
     tier = o.tier;
     kind = o.kind;
+    found = o.found;
     tick = o.tick;
     o.block = {};
     return *this;
@@ -37,6 +39,7 @@ class Pin {
   BlockId block;
   Tier tier = Tier::host;
   AccessKind kind = AccessKind::read;
+  Found found = Found::none;  ///< for the record
   std::uint32_t tick = 0;
 };
 

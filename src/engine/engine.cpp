@@ -23,6 +23,7 @@ Engine::Impl::Impl(std::vector<BlockSpec> specs, const EngineOptions& options_in
   for (std::size_t i = 0; i < specs.size(); ++i) {
     blocks[i].frames = static_cast<std::uint32_t>(ceil_div(specs[i].bytes, options.frame_bytes));
     most_frames = std::max(most_frames, blocks[i].frames);
+    blocks[i].use = use_of(specs[i].plane);
     blocks[i].spec = std::move(specs[i]);
   }
   const std::uint64_t bytes[2] = {options.device_bytes, options.host_bytes};
@@ -63,7 +64,7 @@ void Engine::Impl::write_all(std::unique_lock<std::mutex>& lock) {
         rethrow();
         const auto before = room_state(Tier::host);
         if (write_one(BlockId(i))) break;
-        if (room_state(Tier::host) == before) wait(lock, Tier::host, b.frames, b.spec.name.c_str());
+        if (room_state(Tier::host) == before) wait(lock, Tier::host, b.frames, BlockId(i));
       }
     }
     while (transfers_in_flight > 0) changed.wait(lock);
@@ -102,6 +103,7 @@ void Engine::adopt(std::span<const StoredBlock> stored) {
     b.alive = true;
     b.version = b.stored_version = stored[i].version;
     b.slot = stored[i].slot;
+    impl_->count_slot(b, true);
     b.checksum = stored[i].checksum;
   }
 }
@@ -178,11 +180,15 @@ std::vector<StoredBlock> Engine::stored() const {
   return all;
 }
 
+EngineCounters Engine::Impl::counted() const {
+  EngineCounters c = counters;
+  c.deviations = schedule.deviations();
+  return c;
+}
+
 EngineCounters Engine::counters() const {
   std::lock_guard lock(impl_->mutex);
-  EngineCounters c = impl_->counters;
-  c.deviations = impl_->schedule.deviations();
-  return c;
+  return impl_->counted();
 }
 
 void Engine::rethrow_if_failed() const {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/timeline.h"
 #include "engine/block_access.h"
 #include "offload/device.h"
 #include "offload/store.h"
@@ -26,9 +27,10 @@ struct EngineOptions {
   std::uint64_t device_bytes = 0;  ///< 0: no device tier
   std::uint64_t host_bytes = 0;
   std::uint64_t frame_bytes = 0;
-  Device* device = nullptr;  ///< of the device tier; outlives the engine
-  bool lru = false;          ///< --policy lru: no plan, least recently used leaves
-  bool populate = true;      ///< touch the arenas' pages at construction
+  Device* device = nullptr;      ///< of the device tier; outlives the engine
+  bool lru = false;              ///< --policy lru: no plan, least recently used leaves
+  bool populate = true;          ///< touch the arenas' pages at construction
+  Timeline* timeline = nullptr;  ///< for transfers, waits and memory by use; outlives the engine
 };
 
 struct LinkCounters {
@@ -75,6 +77,9 @@ class Engine final : public BlockAccess {
   std::vector<StoredBlock> stored() const;
 
   EngineCounters counters() const;
+  /// The counters, and the timeline begins or ends at the same instant: what it holds is what they count.
+  EngineCounters begin_timeline();
+  EngineCounters end_timeline();
   void rethrow_if_failed() const override;
 
  private:

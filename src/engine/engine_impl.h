@@ -32,6 +32,7 @@ struct Copy {
   bool leaving = false;     ///< being written down; leaves when done unless somebody pins it
   bool drop = false;        ///< the plan wants it gone; a pin clears this
   bool prefetched = false;  ///< fetched ahead and not pinned since
+  Lane via = Lane::issue;   ///< the link that brings or brought it
   std::uint64_t last_use = 0;
   std::atomic<std::uint32_t> arrivals{0};
 
@@ -41,6 +42,7 @@ struct Copy {
 struct Block {
   BlockSpec spec;
   std::uint32_t frames = 0;
+  MemoryKind use = MemoryKind::other;
   std::uint64_t version = 0;
   bool alive = false;
   SlotId slot;
@@ -69,7 +71,7 @@ struct Engine::Impl {
   bool conflicts(const Block& b, Tier tier, AccessKind kind) const;
   void begin_version(Block& b, Tier tier);
   void kill(Block& b);
-  void count_pin(const Copy& copy, bool is_valid);
+  Found count_pin(const Copy& copy, bool is_valid);
   std::byte* workspace(Tier tier, std::uint64_t bytes);
   void clear_workspace_room(std::unique_lock<std::mutex>& lock, Tier tier);
   void move_frame(Tier tier, std::byte* to, const std::byte* from) const;
@@ -90,17 +92,27 @@ struct Engine::Impl {
   void note_peak(Tier tier);
   /// What waiting can change; unchanged after an attempt means: wait.
   std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, int> room_state(Tier tier) const;
-  void wait(std::unique_lock<std::mutex>& lock, Tier tier, std::uint32_t frames, const char* why);
+  /// `block`: for the record; invalid: workspace.
+  void wait(std::unique_lock<std::mutex>& lock, Tier tier, std::uint32_t frames, BlockId block);
 
   // transfers.cpp
   bool try_fetch(BlockId id, Tier tier, bool ahead);
   bool start_read(BlockId id, bool ahead);
   bool start_write(BlockId id);
   bool start_copy(BlockId id, Tier from, bool ahead);
-  Transfer* take_transfer(BlockId id, Link link);
+  Transfer* take_transfer(BlockId id, Link link, bool ahead);
   void finished(Transfer& transfer, const IoResult& result) noexcept;
   void fail(std::exception_ptr error);
   void rethrow() const;
+
+  // memory_use.cpp
+  class MemoryChange;
+  void count_copy(const Block& b, Tier tier, bool add);
+  void count_slot(const Block& b, bool add);
+  void count_use(Tier tier, MemoryKind use, std::uint64_t bytes, bool add);
+  void note_memory();
+  void note_transfer(const Transfer& transfer, std::uint64_t begin_ns, std::uint64_t end_ns);
+  EngineCounters counted() const;
 
   // pump.cpp
   void pump();
@@ -131,10 +143,28 @@ struct Engine::Impl {
   std::vector<std::pair<BlockId, Tier>> pending_drops;
   std::uint64_t clock = 0;
   EngineCounters counters;
+  MemoryBytes in_use[kTiers] = {};  ///< device and host without workspace; nvme: the current versions in slots
+  bool in_use_changed[kTiers] = {};
+  std::uint64_t copied_until_ns[kLinks] = {};  ///< end of the last copy: a stream's copies follow one another
   std::exception_ptr error;
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::unique_ptr<Stream> copy_streams[2];  ///< host→device, device→host; last: they end first
+};
+
+/// A copy's state changes in this scope: its bytes are counted for what they are before and after.
+class Engine::Impl::MemoryChange {
+ public:
+  MemoryChange(Impl& engine, const Block& block, Tier tier) : engine_(engine), block_(block), tier_(tier) {
+    engine_.count_copy(block_, tier_, false);
+  }
+  ~MemoryChange() { engine_.count_copy(block_, tier_, true); }
+  MemoryChange(const MemoryChange&) = delete;
+
+ private:
+  Impl& engine_;
+  const Block& block_;
+  Tier tier_;
 };
 
 }  // namespace transload

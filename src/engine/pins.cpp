@@ -70,18 +70,16 @@ void Engine::Impl::kill(Block& b) {
   for (const Tier t : {Tier::device, Tier::host})
     if (b.copy[index(t)].idle()) release_frames(b, t);
   if (!b.spec.durable && b.slot.valid()) {
+    count_slot(b, false);
     store->free(b.slot);
     b.slot = {};
   }
 }
 
-void Engine::Impl::count_pin(const Copy& c, bool is_valid) {
-  if (!is_valid)
-    ++counters.demand;
-  else if (c.arriving)
-    ++counters.late;
-  else
-    ++counters.hits;
+Found Engine::Impl::count_pin(const Copy& c, bool is_valid) {
+  const Found found = !is_valid ? Found::demand : c.arriving ? Found::late : Found::hit;
+  ++(found == Found::demand ? counters.demand : found == Found::late ? counters.late : counters.hits);
+  return found;
 }
 
 void Engine::Impl::acquire(std::unique_lock<std::mutex>& lock, BlockId id, Tier tier, AccessKind kind) {
@@ -91,6 +89,7 @@ void Engine::Impl::acquire(std::unique_lock<std::mutex>& lock, BlockId id, Tier 
     if (conflicts(b, tier, kind)) {
       TRANSLOAD_CHECK(transfers_in_flight > 0 || queued_releases > 0, "{} is pinned twice by the issuing thread",
                       b.spec.name);
+      const WaitNote note(options.timeline, {.block = id, .cause = WaitCause::use, .tier = tier});
       changed.wait(lock);
       continue;
     }
@@ -103,7 +102,7 @@ void Engine::Impl::acquire(std::unique_lock<std::mutex>& lock, BlockId id, Tier 
     }
     make_room(tier, b.frames, id);
     if (tier == Tier::device && kind != AccessKind::write && !valid(b, Tier::host)) make_room(Tier::host, b.frames, id);
-    if (room_state(tier) == before) wait(lock, tier, b.frames, b.spec.name.c_str());
+    if (room_state(tier) == before) wait(lock, tier, b.frames, id);
   }
 }
 
@@ -120,7 +119,7 @@ Pin Engine::Impl::pin(BlockId id, Tier tier, AccessKind kind) {
     pin.tick = match.tick;
     for (std::uint32_t t = match.skipped_from; t < match.skipped_to; ++t) run_drops(t);
   }
-  if (needs_content(kind)) count_pin(c, valid(b, tier));
+  if (needs_content(kind)) pin.found = count_pin(c, valid(b, tier));
   {
     const Demand waiting(*this);
     acquire(lock, id, tier, kind);
@@ -129,7 +128,7 @@ Pin Engine::Impl::pin(BlockId id, Tier tier, AccessKind kind) {
   c.prefetched = false;
   c.last_use = ++clock;
   pin.view = BlockView(&frames(tier).table(), c.first, b.spec.bytes);
-  pin.ready = c.arriving ? Event{&c.arrivals, c.arrivals.load() + 1} : Event{};
+  pin.ready = c.arriving ? Event{&c.arrivals, c.arrivals.load() + 1, id, c.via, tier} : Event{};
   pin.block = id;
   pin.tier = tier;
   pin.kind = kind;
@@ -139,6 +138,7 @@ Pin Engine::Impl::pin(BlockId id, Tier tier, AccessKind kind) {
     c.writer = true;
   if (makes_version(kind)) begin_version(b, tier);
   pump();
+  note_memory();
   return pin;
 }
 
@@ -177,6 +177,7 @@ void Engine::Impl::release(const Held& held, bool queued) noexcept {
   }
   if (c.drop && !error) try_drop(held.block, held.tier);
   pump();
+  note_memory();
   changed.notify_all();
 }
 
@@ -195,6 +196,8 @@ std::byte* Engine::Impl::workspace(Tier tier, std::uint64_t bytes) {
   }
   note_peak(tier);
   pump();
+  in_use_changed[index(tier)] = true;
+  note_memory();
   changed.notify_all();
   return bytes == 0 ? nullptr : memory[index(tier)]->base() + std::uint64_t{f.limit()} * options.frame_bytes;
 }
@@ -220,7 +223,7 @@ void Engine::Impl::clear_workspace_room(std::unique_lock<std::mutex>& lock, Tier
     }
     const auto before = room_state(tier);
     make_room(tier, 1, BlockId());
-    if (room_state(tier) == before) wait(lock, tier, 1, "workspace");
+    if (room_state(tier) == before) wait(lock, tier, 1, BlockId());
   }
 }
 

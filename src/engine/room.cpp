@@ -25,6 +25,7 @@ bool Engine::Impl::take_frames(BlockId id, Tier tier) {
   Copy& c = b.copy[index(tier)];
   if (c.first == kNoFrame) {
     if (frames(tier).free_count() < b.frames) return false;
+    const MemoryChange change(*this, b, tier);
     c.first = frames(tier).take(b.frames, id.value);
     note_peak(tier);
   }
@@ -37,6 +38,7 @@ void Engine::Impl::release_frames(Block& b, Tier tier) {
   Copy& c = b.copy[index(tier)];
   if (c.first == kNoFrame) return;
   TRANSLOAD_CHECK(c.idle(), "{} leaves {} while in use", b.spec.name, name_of(tier));
+  count_copy(b, tier, false);
   frames(tier).give_back(c.first);
   if (valid(b, tier) && !c.drop) schedule.rewind(tier);  // not as planned: a fetch passed over may be wanted again
   c.first = kNoFrame;
@@ -64,7 +66,10 @@ bool Engine::Impl::evict(BlockId id, Tier tier) {
     if (tier == Tier::device) make_room(Tier::host, b.frames, id);
     return false;
   }
-  c.leaving = true;
+  {
+    const MemoryChange change(*this, b, tier);
+    c.leaving = true;
+  }
   c.drop = true;
   leaving_frames[index(tier)] += b.frames;
   return true;
@@ -113,7 +118,7 @@ std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, int> Engine::Impl::room_
   return {frames(tier).free_count(), frames(tier).used_count(), frames(Tier::host).free_count(), transfers_in_flight};
 }
 
-void Engine::Impl::wait(std::unique_lock<std::mutex>& lock, Tier tier, std::uint32_t wanted, const char* why) {
+void Engine::Impl::wait(std::unique_lock<std::mutex>& lock, Tier tier, std::uint32_t wanted, BlockId block) {
   if (transfers_in_flight == 0 && queued_releases == 0) {
     const Frames& f = frames(tier);
     const std::uint64_t needed = std::uint64_t{wanted} * options.frame_bytes;
@@ -121,13 +126,14 @@ void Engine::Impl::wait(std::unique_lock<std::mutex>& lock, Tier tier, std::uint
     throw BudgetError(
         fmt::format("No room in {} memory for {}: {} wanted, {} free of {}, {} in use and {} of workspace, and nothing "
                     "can leave{}. A larger {} budget is needed.",
-                    name_of(tier), why, format_size(needed), format_size(available),
-                    format_size(std::uint64_t{f.count()} * options.frame_bytes),
+                    name_of(tier), block.valid() ? at(block).spec.name : "workspace", format_size(needed),
+                    format_size(available), format_size(std::uint64_t{f.count()} * options.frame_bytes),
                     format_size(std::uint64_t{f.used_count()} * options.frame_bytes),
                     format_size(std::uint64_t{f.count() - f.limit()} * options.frame_bytes),
                     store == nullptr ? " (there is no store)" : "", name_of(tier)),
         needed, available);
   }
+  const WaitNote note(options.timeline, {.block = block, .cause = WaitCause::room, .tier = tier});
   changed.wait(lock);
 }
 

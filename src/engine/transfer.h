@@ -1,7 +1,6 @@
 // One transfer of a block over a link. Pooled: its slices are sized at construction, nothing is allocated later.
 #pragma once
 
-#include <chrono>
 #include <vector>
 
 #include "engine/engine_impl.h"
@@ -25,8 +24,8 @@ struct Engine::Impl::Transfer final : Completion {
   SlotId slot;
   std::uint64_t version = 0;
   BlockView from, to;  ///< of copies between device and host
-  Event source_ready;
-  std::chrono::steady_clock::time_point started;
+  TaskTimes times;     ///< of a copy
+  bool ahead = false;
   std::exception_ptr copy_error;
   std::vector<IoSlice> slices;
 };

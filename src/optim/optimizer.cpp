@@ -204,6 +204,7 @@ void Optimizer::Impl::add_squares(ChunkId id, const BlockView& gradient) const {
 }
 
 Verdict Optimizer::finish_backward() {
+  impl_->compute.waits_for(WaitCause::verdict);
   impl_->compute.synchronize();
   Verdict verdict;
   for (std::size_t c = 0; c < impl_->chunks.size(); ++c) {
@@ -228,7 +229,7 @@ void Optimizer::step(const Verdict& verdict, const std::vector<ParamHyper>& hype
                   impl_->params.size());
   for (ChunkState& chunk : impl_->chunks)
     TRANSLOAD_CHECK(!chunk.update_pending, "a step began while an update was pending");
-  for (Stream* stream : {&impl_->compute, &impl_->host}) stream->synchronize();  // updates read what is written here
+  // The updates of the last step, which read what is written here, have ended: backward wrote each one's gradient anew.
   impl_->gradient_scale = verdict.gradient_scale;
   for (std::size_t p = 0; p < hyper.size(); ++p) {
     ParamUpdate& update = impl_->updates[p];
@@ -271,6 +272,7 @@ void Optimizer::Impl::apply(ChunkId id) {
     stream.wait(pins[i].ready);
   }
   UpdateKernels& arithmetic = tier == Tier::device ? *device_updates : *host_updates;
+  stream.name("update", id.value);
   stream.launch([&arithmetic, update] { arithmetic.update(update); });
   for (Pin& pin : pins)
     if (pin.held()) blocks.unpin(std::move(pin), stream);

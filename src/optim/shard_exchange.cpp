@@ -64,6 +64,7 @@ void ShardExchange::gather(ChunkId chunk) {
   Pin whole = blocks_.pin(block(chunk, gathered_), options_.tier, AccessKind::write);
   stream.wait(shard.ready);
   stream.wait(whole.ready);
+  stream.name("gather", chunk.value);
   stream.launch([this, from = shard.view, to = whole.view, chunk] {
     publish(chunk, "gather of weights");
     options_.communicator->all_gather(from, to, *options_.stream);
@@ -87,6 +88,7 @@ void ShardExchange::sum_gradient(ChunkId chunk, const std::function<bool(ParamId
   stream.wait(local.ready);
   stream.wait(sum.ready);
   const Dtype dtype = layout_.planes()[static_cast<std::size_t>(gradient_)].dtype;
+  stream.name("sum", chunk.value);
   stream.launch([this, from = local.view, to = sum.view, dtype, chunk] {
     publish(chunk, "sum of gradients");
     options_.communicator->reduce_scatter(from, to, dtype, *options_.stream);

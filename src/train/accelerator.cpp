@@ -17,6 +17,11 @@ std::unique_ptr<Accelerator> open_accelerator() {
       "--device cuda: this build has no CUDA. Build it where nvcc is found, or say --device cpu or emulated.");
 }
 
+AcceleratorLinks measure_accelerator(int ordinal) {
+  if (announced.measure == nullptr) throw InputError("This build has no CUDA.");
+  return announced.measure(ordinal);
+}
+
 std::vector<AcceleratorFacts> list_accelerators(std::string* reason) {
   if (announced.list != nullptr) return announced.list(reason);
   *reason = "this build has no CUDA";

@@ -16,9 +16,27 @@ namespace transload {
 
 struct AcceleratorFacts {
   std::string name;  ///< "NVIDIA H200, sm_90"
+  int ordinal = 0;
+  std::string capability;       ///< "9.0"
+  std::string pci;              ///< bus id
+  std::string driver, runtime;  ///< versions
   std::uint64_t total_bytes = 0;
   std::uint64_t free_bytes = 0;   ///< after context and libraries
   std::uint64_t taken_bytes = 0;  ///< by context and libraries, and by whoever else uses it
+};
+
+/// How host memory and its device meet; of a device in use.
+struct HostMemoryFacts {
+  std::string unpinned_reason;  ///< why host memory is not page-locked; empty where it is
+  int node = -1;                ///< NUMA node nearest to the device; −1: not known
+  std::string unbound_reason;   ///< why memory is not bound to it; empty where it is, or there is no other
+};
+
+/// What copies between a device and host memory reach, bytes a second; `both`: both directions in sum.
+struct AcceleratorLinks {
+  double host_to_device = 0, device_to_host = 0, both = 0;
+  std::uint64_t bytes = 0;  ///< of host memory that this was measured with, each way
+  HostMemoryFacts host;
 };
 
 /// Outlives everything that it makes. Threading: the issuing thread; kernels from tasks of the compute stream.
@@ -27,8 +45,8 @@ class Accelerator {
   virtual ~Accelerator() = default;
   virtual const AcceleratorFacts& facts() const = 0;
   virtual Device& device() = 0;
-  /// Why host memory is not page-locked; empty where it is.
-  virtual std::string unpinned_reason() const = 0;
+  /// As of the last host memory that was taken.
+  virtual HostMemoryFacts host_memory() const = 0;
   /// The stream that all kernels run in; one at a time.
   virtual std::unique_ptr<Stream> make_compute_stream() = 0;
   /// Sizes can be asked for at once; memory is taken when the first task calls it.
@@ -47,12 +65,15 @@ class Accelerator {
 struct AcceleratorKind {
   std::unique_ptr<Accelerator> (*open)() = nullptr;  ///< InputError, in one line: why there is none
   std::vector<AcceleratorFacts> (*list)(std::string* reason) = nullptr;
+  AcceleratorLinks (*measure)(int ordinal) = nullptr;
 };
 /// At the start of a program, before threads.
 void announce_accelerators(const AcceleratorKind& kind);
 
 /// InputError: not in this build, no driver, no device.
 std::unique_ptr<Accelerator> open_accelerator();
+/// Takes memory of a device that list_accelerators() showed, and gives it back.
+AcceleratorLinks measure_accelerator(int ordinal);
 /// All that the driver shows; `reason` says why there are none.
 std::vector<AcceleratorFacts> list_accelerators(std::string* reason);
 

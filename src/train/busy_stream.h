@@ -1,59 +1,90 @@
-// BusyStream: a stream that measures how long its tasks run, waits for events left out. Passes everything through.
-// Where tasks only issue work, a task lasts from its issue, or the end of the one before, until its work has ended.
+// BusyStream: a stream that measures how long its tasks run, waits for events left out, and notes tasks and waits in
+// the timeline. Passes everything through.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
+#include <utility>
 
+#include "base/timeline.h"
 #include "offload/stream.h"
 
 namespace transload {
 
 class BusyStream final : public Stream {
  public:
-  /// `issues`: tasks issue work to a device.
-  BusyStream(Stream& inner, bool issues) : inner_(inner), issues_(issues) {}
-  void wait(Event event) override { inner_.wait(event); }
+  /// `timeline` may be null. `lane`: the processor that works.
+  BusyStream(Stream& inner, Lane lane, Timeline* timeline) : inner_(inner), lane_(lane), timeline_(timeline) {}
+
+  void wait(Event event) override {
+    if (event.done()) return;
+    const Wait wait{.block = event.block,
+                    .lane = inner_.is_inline() ? Lane::issue : lane_,
+                    .cause = event.block.valid() ? WaitCause::content : WaitCause::work,
+                    .tier = event.tier,
+                    .source = event.source};
+    inner_.launch([this, event, wait] {
+      if (event.done()) return;
+      const WaitNote note(timeline_, wait);
+      event.wait();
+    });
+  }
   Event record() override { return inner_.record(); }
-  void synchronize() override { inner_.synchronize(); }
+  void synchronize() override {
+    const WaitNote note(timeline_, {.cause = std::exchange(waits_for_, WaitCause::work)});
+    inner_.synchronize();
+  }
   bool is_inline() const override { return inner_.is_inline(); }
+  void name(const char* operation, std::int64_t index) override {
+    operation_ = operation;
+    index_ = static_cast<std::int32_t>(index);
+  }
+  void waits_for(WaitCause cause) override { waits_for_ = cause; }
 
   /// Of all tasks that have ended.
   std::uint64_t busy_ns() const { return busy_ns_.load(std::memory_order_relaxed); }
 
  protected:
   void submit(Task task) override {
-    if (issues_) return submit_issue(std::move(task));
-    inner_.launch([this] { began_ns_ = now_ns(); });
-    inner_.launch(std::move(task));
-    inner_.launch([this] { busy_ns_.fetch_add(now_ns() - began_ns_, std::memory_order_relaxed); });
+    Work& work = works_[issued_++ % works_.size()];
+    work.operation = operation_;
+    work.index = index_;
+    const std::uint64_t asked_ns = host_clock_ns();
+    inner_.launch_timed(std::move(task), &work.times, [this, &work] { ended(work); });
+    if (timeline_ == nullptr || inner_.is_inline()) return;
+    if (const std::uint64_t now = host_clock_ns(); now - asked_ns > kFullNs)
+      timeline_->add(Wait{.begin_ns = asked_ns, .end_ns = now, .cause = WaitCause::queue});
   }
   void submit_after(Task task) override { inner_.after(std::move(task)); }
 
  private:
-  void submit_issue(Task task) {
-    const std::size_t i = issued_++ % began_.size();
-    inner_.launch([this, i] { began_[i].store(now_ns(), std::memory_order_relaxed); });
-    inner_.launch(std::move(task));
-    inner_.after([this, i] {
-      const std::uint64_t end = now_ns(), begin = began_[i].load(std::memory_order_relaxed);
-      busy_ns_.fetch_add(end - std::min(end, std::max(begin, ended_ns_)), std::memory_order_relaxed);
-      ended_ns_ = end;
-    });
-  }
-  static std::uint64_t now_ns() {
-    return static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-            .count());
+  static constexpr std::uint64_t kFullNs = 20'000;  // issuing a task takes less
+
+  struct Work {
+    TaskTimes times;
+    const char* operation = nullptr;
+    std::int32_t index = -1;
+  };
+  /// On the stream's thread, in its order. Times of a device are rounded: a task begins no earlier than the last ended.
+  void ended(const Work& work) {
+    const std::uint64_t begin = std::max(work.times.begin_ns, ended_ns_);
+    ended_ns_ = std::max(work.times.end_ns, begin);
+    busy_ns_.fetch_add(ended_ns_ - begin, std::memory_order_relaxed);
+    if (timeline_ == nullptr) return;
+    timeline_->add(
+        Span{.begin_ns = begin, .end_ns = ended_ns_, .name = work.operation, .index = work.index, .lane = lane_});
   }
   Stream& inner_;
-  const bool issues_;
-  std::uint64_t began_ns_ = 0;                            // touched by tasks alone, in the stream's order
-  std::array<std::atomic<std::uint64_t>, 4096> began_{};  // more than a stream holds
-  std::uint64_t issued_ = 0, ended_ns_ = 0;
+  const Lane lane_;
+  Timeline* const timeline_;
+  const char* operation_ = "work";
+  std::int32_t index_ = -1;
+  WaitCause waits_for_ = WaitCause::work;
+  std::array<Work, 4096> works_{};  // more than a stream holds
+  std::uint64_t issued_ = 0;
+  std::uint64_t ended_ns_ = 0;  // touched by tasks alone, in the stream's order
   std::atomic<std::uint64_t> busy_ns_{0};
 };
 

@@ -65,6 +65,14 @@ Loop::Loop(const TrainOptions& options, Prepared& prepared, const Inputs& inputs
   if (options.shards.rank == 0) remove_torn_exports();
   record_.write("run", run_header(options, prepared, session.rates(), session.store_facts(), session.accelerator(),
                                   start.steps_seen));
+  for (const std::string& text : prepared.plan.notes) note(text);
+}
+
+void Loop::note(const std::string& text) { record_.write("note", "\"text\":" + json_string(text)); }
+
+void Loop::say(const std::string& text) {
+  note(text);
+  if (observer_.say) observer_.say(text);
 }
 
 std::uint64_t Loop::samples_a_step() const { return static_cast<std::uint64_t>(options_.shape.samples_a_step()); }
@@ -94,7 +102,7 @@ Verdict Loop::train_pass(Pass pass, double& loss, double lr) {
   const SampleRun mine = samples_of(samples_a_step(), options_.shards.rank, options_.shards.count);
   read_batches(*inputs_.data, *inputs_.order, position_.samples_seen + mine.first, mine.count, options_.shape,
                batches_);
-  session_.access().begin_step(tracing_);
+  session_.access().begin_step(tracing_, session_.timeline().begin_ns());
   if (!options_.lru) use_plan(pass);
   loss = prepared_.code.transformer->forward_backward(session_.runtime(), session_.optimizer(), batches_);
   const Verdict verdict = session_.optimizer().finish_backward();
@@ -107,7 +115,9 @@ void Loop::step() {
   const auto start = Clock::now();
   const Pass pass = pending_ ? Pass::step : Pass::fresh_step;
   const double lr = learning_rate(options_, position_.steps_seen);
-  before_ = session_.engine().counters();
+  timed_ = record_.expects_events(position_.steps_seen + 1);
+  clock_error_ns_ = session_.time_by_events(timed_);
+  before_ = session_.engine().begin_timeline();
   compute_before_ns_ = session_.compute_busy_ns();
   update_before_ns_ = session_.update_busy_ns();
   session_.begin_step(position_.steps_seen + 1);
@@ -120,7 +130,8 @@ void Loop::step() {
   position_.samples_seen += samples_a_step();
   position_.step += verdict.finite ? 1 : 0;
   position_.skipped_in_a_row = verdict.finite ? 0 : position_.skipped_in_a_row + 1;
-  report(pass, agreed_.loss, verdict, lr, seconds_since(start));
+  const EngineCounters after = session_.engine().end_timeline();
+  report(pass, agreed_.loss, verdict, lr, seconds_since(start), after);
 }
 
 void Loop::agree(Agreement& mine) {
@@ -136,8 +147,8 @@ void Loop::agree(Agreement& mine) {
   }
 }
 
-void Loop::report(Pass pass, double loss, const Verdict& verdict, double lr, double seconds) {
-  const EngineCounters now = session_.engine().counters();
+void Loop::report(Pass pass, double loss, const Verdict& verdict, double lr, double seconds,
+                  const EngineCounters& now) {
   const bool planned = pass == Pass::step && !options_.lru;
   StepSample sample{.loss = loss, .norm = verdict.norm, .seconds = seconds};
   sample.compute_s = static_cast<double>(session_.compute_busy_ns() - compute_before_ns_) * 1e-9;
@@ -154,9 +165,16 @@ void Loop::report(Pass pass, double loss, const Verdict& verdict, double lr, dou
   step.resident_bytes = resident_bytes();
   step.fraction_of_limit = summary_.fraction_of_limit();
   const std::uint64_t deviations = now.deviations - before_.deviations;
-  record_.write_step(step.step, deviations > 0, step_fields(step, sample, before_, now), session_.access().events());
+  record_.write_step(step.step, deviations > 0, step_fields(step, sample, before_, now) + clock_fields(),
+                     session_.access().events(), &session_.timeline());
   if (observer_.stepped) observer_.stepped(step);
   watch_deviations(planned, deviations);
+}
+
+/// Which clock the spans of the device have.
+std::string Loop::clock_fields() const {
+  const bool events = timed_ && session_.accelerator() != nullptr;
+  return fmt::format(",\"clock\":\"{}\",\"clock_error_ns\":{}", events ? "device" : "host", clock_error_ns_);
 }
 
 /// A deviation costs time only; when steps keep deviating, the next one is traced and planned from.
@@ -171,7 +189,7 @@ void Loop::watch_deviations(bool planned, std::uint64_t deviations) {
     Plan plan = make_plan(plan_input(prepared_, trace, session_.rates()));
     plans_[0] = {std::move(trace), std::move(plan)};
     plan_in_use_ = -1;
-    if (observer_.say) observer_.say("Steps kept deviating from the trace: it was taken again from a live step.");
+    say("Steps kept deviating from the trace: it was taken again from a live step.");
     return;
   }
   deviating_in_a_row_ = deviations > 0 ? deviating_in_a_row_ + 1 : 0;
@@ -200,13 +218,16 @@ bool Loop::commit_is_due() const {
 void Loop::commit() {
   if (options_.nvme_capacity == 0 || committed_steps_ == position_.steps_seen) return;
   const auto start = Clock::now();
+  const auto written = [&] { return session_.engine().counters().link[static_cast<int>(Link::nvme_write)].bytes; };
+  const std::uint64_t written_before = written();
   session_.commit(position_);
   pending_ = false;
   keep_algorithms();
   committed_steps_ = position_.steps_seen;
   last_commit_ = Clock::now();
   const double seconds = seconds_since(start);
-  record_.write("commit", fmt::format("\"step\":{},\"seconds\":{}", position_.steps_seen, seconds));
+  record_.write("commit", fmt::format("\"step\":{},\"seconds\":{},\"written_bytes\":{}", position_.steps_seen, seconds,
+                                      written() - written_before));
   record_.flush();
   if (observer_.committed) observer_.committed(position_.steps_seen, seconds);
 }
@@ -274,7 +295,7 @@ void Loop::export_now() {
   fs::remove_all(folder, ignored);
   if (const std::int64_t result = os::rename(temporary, folder); result < 0)
     throw IoError({"rename", folder, "", 0, 0, 0, static_cast<int>(-result), ""});
-  if (observer_.say) observer_.say(fmt::format("Exported to {}.", folder));
+  say(fmt::format("Exported to {}.", folder));
 }
 
 std::string Loop::run(const std::atomic<int>& interrupt) {
@@ -293,7 +314,7 @@ std::string Loop::run(const std::atomic<int>& interrupt) {
   }
   session_.optimizer().flush();
   std::string text = summary_.to_json(session_.engine().counters(), session_.store_facts(), interrupted && !last(),
-                                      position_.steps_seen);
+                                      position_.steps_seen, session_.accelerator());
   folder_.write_file(fmt::format("summary{}.json", suffix_of(options_.shards)), text);
   record_.write("end", fmt::format("\"step\":{},\"interrupted\":{}", position_.steps_seen, interrupted && !last()));
   record_.flush();

@@ -49,7 +49,8 @@ class Loop {
   void use_plan(Pass pass);
   void clear_plan();
   void watch_deviations(bool planned, std::uint64_t deviations);
-  void report(Pass pass, double loss, const Verdict& verdict, double lr, double seconds);
+  std::string clock_fields() const;
+  void report(Pass pass, double loss, const Verdict& verdict, double lr, double seconds, const EngineCounters& now);
   void stop_when_never_finite();
   void commit();
   void keep_algorithms();
@@ -57,7 +58,9 @@ class Loop {
   void evaluate();
   void export_now();
   void remove_torn_exports() const;
-  void write_header();
+  /// What the user is told, in the record too.
+  void note(const std::string& text);
+  void say(const std::string& text);
   bool last() const { return position_.steps_seen >= options_.steps; }
   std::vector<ParamHyper> hyper(double lr) const;
   std::uint64_t samples_a_step() const;
@@ -79,6 +82,8 @@ class Loop {
   std::chrono::steady_clock::time_point last_commit_;
   EngineCounters before_;
   std::uint64_t compute_before_ns_ = 0, update_before_ns_ = 0;
+  bool timed_ = false;  ///< the device's spans of this step come from its events
+  std::uint64_t clock_error_ns_ = 0;
   int deviating_in_a_row_ = 0;
   Agreement agreed_;
   const std::atomic<int>* interrupt_ = nullptr;

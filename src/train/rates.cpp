@@ -133,4 +133,22 @@ void measure_device(Device& device, std::uint64_t room_bytes, Rates& rates) {
   rates.device_to_host = rate(on_device, on_host);
 }
 
+AcceleratorLinks measure_both_ways(Device& device, std::uint64_t bytes) {
+  const auto there = device.memory(2 * bytes), here = device.host_memory(2 * bytes, true);
+  const std::unique_ptr<Stream> streams[2] = {device.make_stream(4), device.make_stream(4)};
+  const BlockView on_device[2] = {{there->base(), bytes}, {there->base() + bytes, bytes}};
+  const BlockView on_host[2] = {{here->base(), bytes}, {here->base() + bytes, bytes}};
+  const auto pass = [&](bool down, bool up) {
+    if (down) streams[0]->launch([&] { device.copy(on_host[0], on_device[0], *streams[0]); });
+    if (up) streams[1]->launch([&] { device.copy(on_device[1], on_host[1], *streams[1]); });
+    for (const auto& stream : streams) stream->synchronize();
+  };
+  pass(true, true);  // the device's memory is written before it is read
+  return {.host_to_device = rate_of(bytes, [&] { pass(true, false); }),
+          .device_to_host = rate_of(bytes, [&] { pass(false, true); }),
+          .both = rate_of(2 * bytes, [&] { pass(true, true); }),
+          .bytes = bytes,
+          .host = {}};
+}
+
 }  // namespace transload

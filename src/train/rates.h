@@ -6,6 +6,7 @@
 #include "base/trace_types.h"
 #include "offload/device.h"
 #include "offload/store.h"
+#include "train/accelerator.h"
 
 namespace transload {
 
@@ -15,5 +16,8 @@ Rates measure_rates(Store* store, const std::vector<SlotClass>& slots, std::uint
 
 /// The links of a device, with memory as copies will use it: at most `room_bytes` on each side, given back.
 void measure_device(Device& device, std::uint64_t room_bytes, Rates& rates);
+
+/// The same for a probe, and both directions at once: `bytes` of memory for each direction on each side.
+AcceleratorLinks measure_both_ways(Device& device, std::uint64_t bytes);
 
 }  // namespace transload

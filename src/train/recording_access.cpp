@@ -4,20 +4,12 @@
 
 namespace transload {
 
-namespace {
-
-std::uint64_t nanoseconds(std::chrono::steady_clock::duration d) {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(d).count());
-}
-
-}  // namespace
-
-void RecordingAccess::begin_step(bool tracing) {
+void RecordingAccess::begin_step(bool tracing, std::uint64_t start_ns) {
   events_.clear();
   held_.clear();
   tracer_ = Tracer();
   tracing_ = tracing;
-  step_start_ = Clock::now();
+  step_start_ns_ = start_ns;
 }
 
 Trace RecordingAccess::take_trace() {
@@ -26,14 +18,15 @@ Trace RecordingAccess::take_trace() {
 }
 
 Pin RecordingAccess::pin(BlockId block, Tier tier, AccessKind kind) {
-  const auto asked = Clock::now();
+  const std::uint64_t asked_ns = host_clock_ns();
   Pin pin = inner_.pin(block, tier, kind);
   if (events_.size() < events_.capacity())
-    events_.push_back({.start_ns = nanoseconds(asked - step_start_),
-                       .wait_ns = nanoseconds(Clock::now() - asked),
+    events_.push_back({.start_ns = asked_ns - step_start_ns_,
+                       .wait_ns = host_clock_ns() - asked_ns,
                        .block = block,
                        .tier = tier,
                        .kind = kind,
+                       .found = pin.found,
                        .ready = pin.ready.done()});
   if (tracing_) held_.emplace_back(block, tracer_.access(block, tier, kind));
   return pin;

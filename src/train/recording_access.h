@@ -2,10 +2,11 @@
 // a live step where one is asked for. Room for events is taken once; accesses beyond it are not noted.
 #pragma once
 
-#include <chrono>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "base/timeline.h"
 #include "engine/block_access.h"
 #include "trace/run_record.h"
 #include "trace/tracer.h"
@@ -16,8 +17,8 @@ class RecordingAccess final : public BlockAccess {
  public:
   RecordingAccess(BlockAccess& inner, std::size_t most_events) : inner_(inner) { events_.reserve(most_events); }
 
-  /// `tracing`: take_trace() may follow the step.
-  void begin_step(bool tracing);
+  /// `tracing`: take_trace() may follow the step. Times count from `start_ns`.
+  void begin_step(bool tracing, std::uint64_t start_ns = host_clock_ns());
   const std::vector<AccessEvent>& events() const { return events_; }
   Trace take_trace();
 
@@ -29,9 +30,8 @@ class RecordingAccess final : public BlockAccess {
   void rethrow_if_failed() const override { inner_.rethrow_if_failed(); }
 
  private:
-  using Clock = std::chrono::steady_clock;
   BlockAccess& inner_;
-  Clock::time_point step_start_ = Clock::now();
+  std::uint64_t step_start_ns_ = 0;
   std::vector<AccessEvent> events_;
   bool tracing_ = false;
   Tracer tracer_;

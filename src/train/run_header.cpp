@@ -45,18 +45,6 @@ Json paths_json(const std::optional<Store::Facts>& store) {
   return paths;
 }
 
-Json gpu_json(const Accelerator* accelerator) {
-  if (accelerator == nullptr) return nullptr;
-  const AcceleratorFacts& facts = accelerator->facts();
-  const std::string reason = accelerator->unpinned_reason();
-  return {{"name", facts.name},
-          {"total_bytes", facts.total_bytes},
-          {"free_bytes", facts.free_bytes},
-          {"taken_bytes", facts.taken_bytes},
-          {"pinned", reason.empty()},
-          {"pinned_reason", reason}};
-}
-
 Json blocks_json(const std::vector<BlockSpec>& blocks) {
   Json out = Json::array();
   for (const BlockSpec& block : blocks) out.push_back({block.name, block.bytes, block.plane, block.durable});
@@ -70,6 +58,26 @@ std::string inside(const Json& object) {
 }
 
 }  // namespace
+
+Json gpu_json(const Accelerator* accelerator) {
+  if (accelerator == nullptr) return nullptr;
+  const AcceleratorFacts& facts = accelerator->facts();
+  const HostMemoryFacts host = accelerator->host_memory();
+  return {{"name", facts.name},
+          {"ordinal", facts.ordinal},
+          {"capability", facts.capability},
+          {"pci", facts.pci},
+          {"driver", facts.driver},
+          {"runtime", facts.runtime},
+          {"total_bytes", facts.total_bytes},
+          {"free_bytes", facts.free_bytes},
+          {"taken_bytes", facts.taken_bytes},
+          {"pinned", host.unpinned_reason.empty()},
+          {"pinned_reason", host.unpinned_reason},
+          {"numa_node", host.node < 0 ? Json(nullptr) : Json(host.node)},
+          {"numa_bound", host.unbound_reason.empty()},
+          {"numa_reason", host.unbound_reason}};
+}
 
 std::string json_number(double v) { return std::isfinite(v) ? fmt::format("{}", v) : "null"; }
 
@@ -109,16 +117,18 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
                  {"blocks", blocks_json(prepared.code.blocks)}});
 }
 
-std::string optimizer_header(const std::vector<BlockSpec>& blocks, std::uint64_t host_bytes, std::uint64_t least_bytes,
-                             std::uint64_t frame_bytes, const std::optional<Store::Facts>& store) {
-  return inside({{"format", 1},
-                 {"version", TRANSLOAD_VERSION},
-                 {"kind", "optimizer"},
-                 {"machine", machine_json()},
-                 {"budgets", {{"device", 0}, {"host", host_bytes}, {"nvme", nullptr}, {"frame", frame_bytes}}},
-                 {"least", {{"device", 0}, {"host", least_bytes}}},
-                 {"paths", paths_json(store)},
-                 {"blocks", blocks_json(blocks)}});
+std::string optimizer_header(const std::vector<BlockSpec>& blocks, std::uint64_t device_bytes, std::uint64_t host_bytes,
+                             std::uint64_t least_bytes, std::uint64_t frame_bytes,
+                             const std::optional<Store::Facts>& store) {
+  return inside(
+      {{"format", 1},
+       {"version", TRANSLOAD_VERSION},
+       {"kind", "optimizer"},
+       {"machine", machine_json()},
+       {"budgets", {{"device", device_bytes}, {"host", host_bytes}, {"nvme", nullptr}, {"frame", frame_bytes}}},
+       {"least", {{"device", 0}, {"host", least_bytes}}},
+       {"paths", paths_json(store)},
+       {"blocks", blocks_json(blocks)}});
 }
 
 std::string counter_fields(const EngineCounters& before, const EngineCounters& after) {

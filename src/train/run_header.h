@@ -1,6 +1,7 @@
 // The fields of the run record's lines: its header, its steps. Keys are documented in docs/formats.md.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,9 @@
 
 namespace transload {
 
+/// Which GPU, what it has, how host memory was taken; null without one.
+nlohmann::json gpu_json(const Accelerator* accelerator);
+
 /// A JSON number; null where it is not finite.
 std::string json_number(double v);
 
@@ -18,8 +22,9 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
                        std::uint64_t steps_before);
 
 /// The header where a drop-in optimizer keeps the record; budgets in bytes.
-std::string optimizer_header(const std::vector<BlockSpec>& blocks, std::uint64_t host_bytes, std::uint64_t least_bytes,
-                             std::uint64_t frame_bytes, const std::optional<Store::Facts>& store);
+std::string optimizer_header(const std::vector<BlockSpec>& blocks, std::uint64_t device_bytes, std::uint64_t host_bytes,
+                             std::uint64_t least_bytes, std::uint64_t frame_bytes,
+                             const std::optional<Store::Facts>& store);
 
 /// What moved and what waited between two readings of the counters.
 std::string counter_fields(const EngineCounters& before, const EngineCounters& after);

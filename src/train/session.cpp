@@ -13,12 +13,13 @@ namespace {
 
 constexpr std::size_t kMostEvents = 1 << 18;  // of one step, in the record
 
-EngineOptions engine_options(const TrainOptions& options, const Budgets& budgets, Device* device) {
+EngineOptions engine_options(const TrainOptions& options, const Budgets& budgets, Device* device, Timeline& timeline) {
   return {.device_bytes = budgets.device_bytes,
           .host_bytes = budgets.host_bytes,
           .frame_bytes = budgets.frame_bytes,
           .device = device,
-          .lru = options.lru};
+          .lru = options.lru,
+          .timeline = &timeline};
 }
 
 }  // namespace
@@ -26,15 +27,18 @@ EngineOptions engine_options(const TrainOptions& options, const Budgets& budgets
 Session::Session(const TrainOptions& options, const Prepared& prepared, const Inputs& inputs,
                  const std::optional<ResumePoint>& resume, Accelerator* accelerator, Communicator& communicator,
                  const Observer& observer)
-    : options_(options), prepared_(prepared), inputs_(inputs), accelerator_(accelerator), communicator_(communicator) {
+    : options_(options),
+      prepared_(prepared),
+      inputs_(inputs),
+      timeline_(Timeline::room_for(prepared.code.step.accesses.size())),
+      accelerator_(accelerator),
+      communicator_(communicator) {
   if (options.nvme_capacity > 0) open_store(resume, observer);
   const Budgets& budgets = prepared.plan.budgets;
   measure_links();
-  engine_ =
-      std::make_unique<Engine>(prepared.code.blocks, engine_options(options, budgets, make_device()), store_.get());
-  if (accelerator_ != nullptr && !accelerator_->unpinned_reason().empty() && observer.say)
-    observer.say(
-        fmt::format("Copies to and from the GPU are slower than they could be: {}.", accelerator_->unpinned_reason()));
+  engine_ = std::make_unique<Engine>(prepared.code.blocks, engine_options(options, budgets, make_device(), timeline_),
+                                     store_.get());
+  note_host_memory(observer);
   access_ = std::make_unique<RecordingAccess>(*engine_, std::min(kMostEvents, 2 * prepared.code.step.accesses.size()));
   make_streams();
   optimizer_ = std::make_unique<Optimizer>(
@@ -51,6 +55,14 @@ Session::Session(const TrainOptions& options, const Prepared& prepared, const In
                                       .plans = prepared.code.gathers}},
       prepared.code.transformer->contributions());
   begin_state(resume, observer);
+}
+
+void Session::note_host_memory(const Observer& observer) const {
+  if (accelerator_ == nullptr || !observer.say) return;
+  const HostMemoryFacts host = accelerator_->host_memory();
+  for (const std::string* reason : {&host.unpinned_reason, &host.unbound_reason})
+    if (!reason->empty())
+      observer.say(fmt::format("Copies to and from the GPU are slower than they could be: {}.", *reason));
 }
 
 // Work in flight reads the optimizer and what it was given; after an exception nobody else has waited for it.
@@ -98,12 +110,12 @@ void Session::make_streams() {
   };
   compute_inner_ = accelerator_ != nullptr ? accelerator_->make_compute_stream() : make();
   host_inner_ = make();
-  compute_ = std::make_unique<BusyStream>(*compute_inner_, accelerator_ != nullptr);
-  host_ = std::make_unique<BusyStream>(*host_inner_, false);
+  compute_ = std::make_unique<BusyStream>(*compute_inner_, Lane::compute, &timeline_);
+  host_ = std::make_unique<BusyStream>(*host_inner_, Lane::host, &timeline_);
   // One rank has no collectives; several run them beside computation.
   if (communicator_.size() == 1) comm_inner_ = std::make_unique<InlineStream>();
   if (communicator_.size() > 1) comm_inner_ = std::make_unique<QueueStream>();
-  comm_ = std::make_unique<BusyStream>(*comm_inner_, false);
+  comm_ = std::make_unique<BusyStream>(*comm_inner_, Lane::comm, &timeline_);
 }
 
 void Session::begin_state(const std::optional<ResumePoint>& resume, const Observer& observer) {

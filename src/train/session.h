@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/timeline.h"
 #include "engine/engine.h"
 #include "optim/optimizer.h"
 #include "train/busy_stream.h"
@@ -39,6 +40,11 @@ class Session {
   Engine& engine() { return *engine_; }
   Optimizer& optimizer() { return *optimizer_; }
   RecordingAccess& access() { return *access_; }
+  const Timeline& timeline() const { return timeline_; }
+  /// Before a step: whether its timeline will be written. Returns by how much its lanes' times may differ, ns.
+  std::uint64_t time_by_events(bool on) {
+    return accelerator_ == nullptr ? 0 : accelerator_->device().time_by_events(on);
+  }
   const Accelerator* accelerator() const { return accelerator_; }
   const Rates& rates() const { return rates_; }
   Communicator& communicator() { return communicator_; }
@@ -61,6 +67,7 @@ class Session {
  private:
   void open_store(const std::optional<ResumePoint>& resume, const Observer& observer);
   Device* make_device();
+  void note_host_memory(const Observer& observer) const;
   void measure_links();
   void make_streams();
   void begin_state(const std::optional<ResumePoint>& resume, const Observer& observer);
@@ -69,6 +76,7 @@ class Session {
   const TrainOptions& options_;
   const Prepared& prepared_;
   const Inputs& inputs_;
+  Timeline timeline_;
   std::unique_ptr<Store> store_;
   Rates rates_;
   Accelerator* accelerator_;  // of --device cuda

@@ -177,11 +177,11 @@ StepContext Model<T>::context(const Runtime& rt, Optimizer& optimizer, bool trai
           .training = training};
 }
 
-/// Copies ids to memory that outlives every launch, and begins the sum of losses.
+/// Copies ids to memory that outlives every launch, and begins the sum of losses. No launch uses the ids of the pass
+/// before: it ended with enter_phase.
 template <class T>
 void Model<T>::take_tokens(StepContext& ctx, std::span<const MicroBatch> batches) {
   if (ctx.blocks.dry()) return;
-  ctx.stream.synchronize();
   const auto tokens = static_cast<std::size_t>(tokens_);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const MicroBatch& batch = batches[m];
@@ -191,6 +191,7 @@ void Model<T>::take_tokens(StepContext& ctx, std::span<const MicroBatch> batches
     std::copy(batch.inputs.begin(), batch.inputs.end(), inputs_.begin() + static_cast<std::ptrdiff_t>(m * tokens));
     std::copy(batch.targets.begin(), batch.targets.end(), targets_.begin() + static_cast<std::ptrdiff_t>(m * tokens));
   }
+  ctx.stream.name("tokens");
   ctx.stream.launch([&k = ctx.kernels, this] {
     k.begin_loss();
     for (const auto* ids : {&inputs_, &targets_}) k.mirror(ids->data(), ids->size() * sizeof(std::int32_t));
@@ -218,6 +219,7 @@ double Model<T>::forward_backward(const Runtime& rt, Optimizer& optimizer, std::
   forward(ctx, shape_.accumulate);
   head(ctx, shape_.accumulate);
   backward(ctx);
+  ctx.stream.waits_for(WaitCause::verdict);
   enter_phase(ctx, 0);
   return ctx.blocks.dry() ? 0 : kernels_.loss() / static_cast<double>(shape_.samples_a_step() * shape_.length);
 }
@@ -239,6 +241,7 @@ void Model<T>::forward(StepContext& ctx, std::int64_t micro_batches) {
   for_each_group(micro_batches, [&](std::int64_t first, std::int64_t count) {
     Scratch s = scratch;
     T* x = place_group(s);
+    ctx.stream.name("embedding forward");
     embedding_->forward(ctx, inputs_.data() + first * tokens_, count * tokens_, x);
     for (std::int64_t m = 0; m < count; ++m)
       ctx.store(kept_->input(0, first + m), x + m * tokens_ * hidden_, input_bytes_);
@@ -251,6 +254,7 @@ template <class T>
 void Model<T>::forward_layer(StepContext& ctx, Scratch scratch, std::int64_t l, std::int64_t m) {
   Layer<T>& layer = *layers_[static_cast<std::size_t>(l)];
   const LayerBuffers b = place_layer(scratch);
+  ctx.stream.name("layer forward", l);
   ctx.load(kept_->input(l, m), ctx.training ? AccessKind::read : AccessKind::consume, b.x, input_bytes_);
   layer.forward_inner(ctx, scratch, b.x, b.inner, b.y);
   if (ctx.training && shape_.recompute == Recompute::none) ctx.store(kept_->inner(l, m), b.inner, layer.inner_bytes());
@@ -269,9 +273,11 @@ void Model<T>::head(StepContext& ctx, std::int64_t micro_batches) {
       ctx.load(kept_->input(layers, first + m), AccessKind::consume, x + m * tokens_ * hidden_, input_bytes_);
     const std::int32_t* targets = targets_.data() + first * tokens_;
     const BlockId kept = ctx.training ? kept_->logits(first / group_) : BlockId{};
+    ctx.stream.name("head forward");
     head_->forward(ctx, scratch, x, targets, count * tokens_, kept);
     if (!ctx.training) return;
     if (first == 0) ctx.blocks.begin_backward();
+    ctx.stream.name("head backward");
     const T* dx = head_->backward(ctx, scratch, x, targets, count * tokens_, scale, kept);
     for (std::int64_t m = 0; m < count; ++m)
       ctx.store(kept_->flow(first + m), dx + m * tokens_ * hidden_, input_bytes_);
@@ -290,6 +296,7 @@ template <class T>
 void Model<T>::backward_layer(StepContext& ctx, Scratch scratch, std::int64_t l, std::int64_t m) {
   Layer<T>& layer = *layers_[static_cast<std::size_t>(l)];
   const LayerBuffers b = place_layer(scratch);
+  ctx.stream.name(shape_.recompute == Recompute::none ? "layer backward" : "layer recompute", l);
   ctx.load(kept_->input(l, m), AccessKind::consume, b.x, input_bytes_);
   if (shape_.recompute == Recompute::none) {
     ctx.load(kept_->inner(l, m), AccessKind::consume, b.inner, layer.inner_bytes());
@@ -298,6 +305,7 @@ void Model<T>::backward_layer(StepContext& ctx, Scratch scratch, std::int64_t l,
     T* h = s.take<T>(static_cast<std::uint64_t>(tokens_ * hidden_));
     layer.forward_inner(ctx, s, b.x, b.inner, h);
   }
+  ctx.stream.name("layer backward", l);
   ctx.load(kept_->flow(m), AccessKind::consume, b.y, input_bytes_);
   layer.backward(ctx, scratch, b.x, b.inner, b.y);
   if (l > 0 || embedding_->trains(layout_)) ctx.store(kept_->flow(m), b.y, input_bytes_);
@@ -306,6 +314,7 @@ void Model<T>::backward_layer(StepContext& ctx, Scratch scratch, std::int64_t l,
 template <class T>
 void Model<T>::embedding_backward(StepContext& ctx, Scratch scratch) {
   T* dx = place_group(scratch);
+  ctx.stream.name("embedding backward");
   for_each_group(shape_.accumulate, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t m = 0; m < count; ++m)
       ctx.load(kept_->flow(first + m), AccessKind::consume, dx + m * tokens_ * hidden_, input_bytes_);

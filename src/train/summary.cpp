@@ -5,6 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "train/run_header.h"
+
 namespace transload {
 
 using Json = nlohmann::json;
@@ -113,7 +115,7 @@ Json store_json(const std::optional<Store::Facts>& store) {
 }  // namespace
 
 std::string Summary::to_json(const EngineCounters& counters, const std::optional<Store::Facts>& store, bool interrupted,
-                             std::uint64_t steps_seen) const {
+                             std::uint64_t steps_seen, const Accelerator* accelerator) const {
   const RunPlan& plan = prepared_.plan;
   const StepShape& shape = options_.shape;
   const double tokens = static_cast<double>(shape.batch * shape.length * shape.accumulate);
@@ -159,6 +161,7 @@ std::string Summary::to_json(const EngineCounters& counters, const std::optional
               {"peak_resident_bytes", peak_resident_bytes()},
               {"nvme_bytes_written", store ? store->bytes_written : 0},
               {"store", store_json(store)},
+              {"gpu", gpu_json(accelerator)},
               {"deviations", counters.deviations},
               {"hits", counters.hits},
               {"late", counters.late},

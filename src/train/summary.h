@@ -34,7 +34,7 @@ class Summary {
   double fraction_of_limit();
 
   std::string to_json(const EngineCounters& counters, const std::optional<Store::Facts>& store, bool interrupted,
-                      std::uint64_t steps_seen) const;
+                      std::uint64_t steps_seen, const Accelerator* accelerator) const;
 
  private:
   const TrainOptions& options_;

@@ -220,6 +220,13 @@ class OtherCommands(Case):
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "text.txt"])
         text = run("probe", "--nvme", self.folder).stdout
         self.assertTrue(re.search(r"read .* GB/s|not measured", text), text)
+        lines = [line for line in text.splitlines() if line.startswith("GPU")]
+        if facts["gpus"]:
+            self.assertEqual(len(lines), len(facts["gpus"]))
+            self.assertTrue(all(g["error"] or g["both_bytes_per_s"] > 0 for g in facts["gpus"]), facts["gpus"])
+        else:
+            self.assertTrue(facts["no_gpu_reason"])
+            self.assertEqual(lines, ["GPU          none: " + facts["no_gpu_reason"]])
 
     def test_probe_of_a_missing_folder(self):
         done = run("probe", "--nvme", self.folder / "none")

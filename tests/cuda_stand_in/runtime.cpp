@@ -17,6 +17,8 @@
 struct CUevent_st {
   std::uint64_t recorded = 0, ended = 0;  // guarded by the runtime's mutex
   cudaError_t error = cudaSuccess;
+  unsigned flags = 0;
+  std::chrono::steady_clock::time_point at;  // of the last end
 };
 
 namespace stand_in {
@@ -56,6 +58,7 @@ Runtime& runtime() {
 
 constexpr unsigned char kPoison = 0xCB;
 constexpr std::size_t kPage = 4096;
+constexpr std::size_t kHugePage = 2 << 20;
 
 std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
@@ -118,9 +121,23 @@ std::uint64_t total(const std::map<std::uintptr_t, Allocation>& ranges) {
   return bytes;
 }
 
+/// Large ones in huge pages, where there are any: protecting them, before and after each piece of work, is what costs.
+void* map(std::size_t bytes) {
+  const std::size_t spare = bytes < kHugePage ? 0 : kHugePage;
+  void* const at = ::mmap(nullptr, bytes + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED || spare == 0) return at;
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  const std::size_t before = (kHugePage - address % kHugePage) % kHugePage;
+  auto* const begin = static_cast<std::byte*>(at) + before;
+  if (before > 0) ::munmap(at, before);
+  ::munmap(begin + bytes, spare - before);
+  ::madvise(begin, bytes, MADV_HUGEPAGE);
+  return begin;
+}
+
 cudaError_t take(std::map<std::uintptr_t, Allocation>& ranges, void** pointer, std::size_t bytes, int protection) {
   const std::size_t mapped = whole_pages(bytes == 0 ? 1 : bytes);
-  void* at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const at = map(mapped);
   if (at == MAP_FAILED) return cudaErrorMemoryAllocation;
   std::memset(at, kPoison, mapped);
   Runtime& r = runtime();
@@ -377,9 +394,36 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device) {
+  ENTER("cudaDeviceGetAttribute");
+  *value = 0;  // of no clock
+  return device < 0 || device >= runtime().settings.devices ? cudaErrorInvalidDevice : cudaSuccess;
+}
+
+namespace {
+thread_local int current_device = 0;
+}
+
 cudaError_t cudaSetDevice(int device) {
   ENTER("cudaSetDevice");
-  return device < 0 || device >= runtime().settings.devices ? cudaErrorInvalidDevice : cudaSuccess;
+  if (device < 0 || device >= runtime().settings.devices) return cudaErrorInvalidDevice;
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  ENTER("cudaGetDevice");
+  *device = current_device;
+  return cudaSuccess;
+}
+
+// These cannot fail where a driver is loaded.
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13020;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* all) {
@@ -453,11 +497,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return entered != cudaSuccess ? entered : sticky();
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   ENTER("cudaEventCreateWithFlags");
   Runtime& r = runtime();
   std::lock_guard lock(r.mutex);
   *event = new CUevent_st;
+  (*event)->flags = flags;
   r.events.insert(*event);
   return cudaSuccess;
 }
@@ -480,6 +526,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   stream->put([event] {
     std::lock_guard lock(runtime().mutex);
     ++event->ended;
+    event->at = std::chrono::steady_clock::now();
     runtime().changed.notify_all();
   });
   return cudaSuccess;
@@ -492,6 +539,17 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const std::uint64_t wanted = event->recorded;
   r.changed.wait(lock, [&] { return event->ended >= wanted; });
   return r.sticky;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  ENTER("cudaEventElapsedTime");
+  if (!alive(start) || !alive(end)) return cudaErrorInvalidResourceHandle;
+  std::lock_guard lock(runtime().mutex);
+  for (const cudaEvent_t event : {start, end}) {
+    if (event->recorded == 0 || (event->flags & cudaEventDisableTiming) != 0) return cudaErrorInvalidResourceHandle;
+    if (event->ended != event->recorded) return cudaErrorNotReady;
+  }
+  *ms = std::chrono::duration<float, std::milli>(end->at - start->at).count();
+  return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   ENTER("cudaStreamWaitEvent");

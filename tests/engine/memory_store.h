@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/lane.h"
 #include "offload/store.h"
 
 namespace transload {
@@ -93,6 +94,7 @@ class MemoryStore final : public Store {
   IoResult perform(const Request& r) {
     std::lock_guard lock(mutex_);
     IoResult result;
+    result.begin_ns = host_clock_ns();
     result.busy_ns = 1;
     if (fail_at_ >= 0 && fail_at_-- == 0) {
       result.error = std::make_exception_ptr(IoError({.operation = "write", .path = "memory", .error = 28}));

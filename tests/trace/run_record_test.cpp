@@ -71,7 +71,8 @@ TEST_CASE("Every line of a record is a JSON object with its event") {
                          {"kind", "update"},
                          {"start_ns", 10},
                          {"wait_ns", 1},
-                         {"ready", true}});
+                         {"ready", true},
+                         {"found", "none"}});
   CHECK(lines[5] == Json{{"event", "step"}, {"step", 1}, {"deviated", false}, {"loss", 2.5}});
 }
 
@@ -120,6 +121,53 @@ TEST_CASE("Events stop where the record's room for them ends; summary lines go o
   CHECK(steps == 200);
   CHECK(event_bytes >= kRoom);
   CHECK(event_bytes < kRoom + 200);  // the line that crossed it
+}
+
+TEST_CASE("A step's timeline is written with its accesses, from the start of the step, within the same room") {
+  RecordFile file;
+  Timeline timeline({.spans = 4, .waits = 2, .samples = 1});
+  timeline.begin();
+  const std::uint64_t start = timeline.begin_ns();
+  timeline.add(Span{.begin_ns = start - 5,
+                    .end_ns = start + 7,
+                    .bytes = 64,
+                    .block = BlockId(3),
+                    .lane = Lane::nvme_read,
+                    .ahead = true});
+  timeline.add(Span{.begin_ns = start + 1, .end_ns = start + 2, .name = "update", .index = 9, .lane = Lane::host});
+  timeline.add(Wait{.begin_ns = start + 1,
+                    .end_ns = start + 4,
+                    .block = BlockId(2),
+                    .lane = Lane::compute,
+                    .cause = WaitCause::content,
+                    .tier = Tier::device,
+                    .source = Lane::host_to_device});
+  timeline.add(Wait{.begin_ns = start + 5, .end_ns = start + 6, .cause = WaitCause::verdict});
+  MemorySample sample{.at_ns = start + 8, .tier = Tier::host, .used_bytes = 30};
+  sample.bytes[static_cast<std::size_t>(MemoryKind::in_flight)] = 30;
+  timeline.add(sample);
+  timeline.add(sample);
+  timeline.end();
+  {
+    RunRecord record(file.path(), {.first_steps = 1, .every = 0});
+    CHECK(record.expects_events(1));
+    record.write_step(1, false, "", {}, &timeline);
+    CHECK(!record.expects_events(2));
+    record.write_step(2, false, "", {}, &timeline);
+  }
+  const std::vector<Json> lines = file.lines();
+  REQUIRE(lines.size() == 7);
+  CHECK(lines[0] == Json::parse(R"({"event":"span","step":1,"lane":"nvme_read","begin_ns":-5,"end_ns":7,"block":3,
+                                    "bytes":64,"ahead":true})"));
+  CHECK(lines[1] == Json::parse(R"({"event":"span","step":1,"lane":"host","begin_ns":1,"end_ns":2,"name":"update",
+                                    "tasks":1,"index":9})"));
+  CHECK(lines[2] == Json::parse(R"({"event":"wait","step":1,"lane":"compute","begin_ns":1,"end_ns":4,
+                                    "cause":"content","block":2,"tier":"device","source":"host_to_device"})"));
+  CHECK(lines[3] == Json::parse(R"({"event":"wait","step":1,"lane":"issue","begin_ns":5,"end_ns":6,
+                                    "cause":"verdict"})"));
+  CHECK(lines[4] == Json::parse(R"({"event":"memory","step":1,"tier":"host","at_ns":8,"used":30,"in_flight":30})"));
+  CHECK(lines[5] == Json::parse(R"({"event":"step","step":1,"deviated":false,"events_lost":1})"));
+  CHECK(lines[6]["event"] == "step");
 }
 
 TEST_CASE("A line that a kill cut off is dropped when the run goes on") {

@@ -2,20 +2,34 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "base/size.h"
 #include "train/accelerator.h"
 #include "train/cuda/cuda_kernels.h"
+#include "train/rates.h"
 
 namespace transload::cuda {
 namespace {
 
 constexpr std::size_t kStreamCapacity = 1024;
+constexpr std::uint64_t kProbeBytes = 256 * MiB;  // each way
 
 AcceleratorFacts facts_of(const DeviceFacts& device) {
   AcceleratorFacts facts;
   facts.name = fmt::format("{}, sm_{}{}", device.name, device.major, device.minor);
+  facts.ordinal = device.ordinal;
+  facts.capability = fmt::format("{}.{}", device.major, device.minor);
+  facts.pci = device.pci;
+  facts.driver = device.driver;
+  facts.runtime = device.runtime;
   facts.total_bytes = device.total_bytes;
   facts.free_bytes = device.free_bytes;
   return facts;
+}
+
+HostMemoryFacts host_memory_of(const CudaDevice& device) {
+  return {device.unpinned_reason(), device.host_node().node, device.unbound_reason()};
 }
 
 class CudaAccelerator final : public Accelerator {
@@ -26,7 +40,7 @@ class CudaAccelerator final : public Accelerator {
   }
   const AcceleratorFacts& facts() const override { return facts_; }
   Device& device() override { return context_->device; }
-  std::string unpinned_reason() const override { return context_->device.unpinned_reason(); }
+  HostMemoryFacts host_memory() const override { return host_memory_of(context_->device); }
   std::unique_ptr<Stream> make_compute_stream() override {
     std::unique_ptr<Stream> stream = context_->device.make_stream(kStreamCapacity);
     context_->compute = static_cast<CudaStream*>(stream.get());
@@ -52,8 +66,15 @@ std::vector<AcceleratorFacts> list(std::string* reason) {
   return all;
 }
 
+AcceleratorLinks measure(int ordinal) {
+  CudaDevice device(ordinal);
+  AcceleratorLinks links = measure_both_ways(device, std::clamp(device.facts().free_bytes / 4, 64 * KiB, kProbeBytes));
+  links.host = host_memory_of(device);
+  return links;
+}
+
 }  // namespace
 
-void announce() { announce_accelerators({.open = &open, .list = &list}); }
+void announce() { announce_accelerators({.open = &open, .list = &list, .measure = &measure}); }
 
 }  // namespace transload::cuda
