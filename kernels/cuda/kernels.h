@@ -44,6 +44,11 @@ void sum_squares(const bf16* g, std::int64_t n, double* sums, std::uint32_t* not
 void sum_squares(const float* g, std::int64_t n, double* sums, std::uint32_t* not_finite, cudaStream_t stream);
 constexpr std::int64_t run_count(std::int64_t n) { return (n + 127) / 128; }
 
+/// out[i] = the sum over ranks r < count ≤ 1024 of pieces[r · stride + i], in the fixed tree of src/comm/tree_sum.h,
+/// whose bits it has. out may be the first piece.
+template <class T>
+void tree_sum(const T* pieces, std::int64_t stride, int count, T* out, std::int64_t n, cudaStream_t stream);
+
 // ---- Element types, sums of rows and columns
 
 void widen(const bf16* from, float* to, std::int64_t n, cudaStream_t stream);   ///< CPU's bits

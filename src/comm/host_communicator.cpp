@@ -50,6 +50,8 @@ struct HostCommunicator::Transfer {
   int root = -1;
   /// Writes bytes [offset, offset + n) for rank `to` (scattered), or for all.
   std::function<void(std::byte* message, int to, std::uint64_t offset, std::uint64_t n)> write;
+  /// Scattered: where this rank's own bytes lie in one run, so that they need not be written; else null.
+  std::function<const std::byte*(std::uint64_t offset, std::uint64_t n)> own;
   /// All messages of a piece are there; messages[own rank] is what this rank wrote.
   std::function<void(std::span<const std::byte* const> messages, std::uint64_t offset, std::uint64_t n)> read;
 
@@ -59,7 +61,7 @@ struct HostCommunicator::Transfer {
   struct Piece {
     Round round;
     std::uint64_t offset, n;
-    std::byte* own;
+    const std::byte* own;
   };
   Piece post(Plane& plane, int rank, int size, std::uint64_t offset, std::uint64_t most);
   void take(Plane& plane, int rank, int size, const Piece& piece);
@@ -71,16 +73,19 @@ struct HostCommunicator::Transfer {
 HostCommunicator::Transfer::Piece HostCommunicator::Transfer::post(Plane& plane, int rank, int size,
                                                                    std::uint64_t offset, std::uint64_t most) {
   const std::uint64_t n = std::min(most, bytes - offset);
+  const std::byte* const in_place = scattered ? own(offset, n) : nullptr;
   Piece piece{
       {plane.round++, kHeader + n, scattered ? round_up(kHeader + n, kAlign) : 0, root, kHeader}, offset, n, {}};
   std::byte* const messages = plane.mailbox.begin(piece.round);
   const Header head = header(plane, offset);
   for (int to = 0; to < (scattered ? size : 1); ++to) {
     std::byte* const message = messages + static_cast<std::uint64_t>(to) * piece.round.stride;
+    if (to == rank && in_place != nullptr) continue;
     std::memcpy(message, &head, kHeader);
     if (root < 0 || root == rank) write(message + kHeader, to, offset, n);
   }
-  piece.own = messages + static_cast<std::uint64_t>(rank) * piece.round.stride + kHeader;
+  piece.own =
+      in_place != nullptr ? in_place : messages + static_cast<std::uint64_t>(rank) * piece.round.stride + kHeader;
   plane.mailbox.post(piece.round);
   return piece;
 }
@@ -168,6 +173,10 @@ void HostCommunicator::reduce_scatter(const BlockView& in, const BlockView& out,
   transfer.write = [&](std::byte* message, int to, std::uint64_t offset, std::uint64_t n) {
     const std::uint64_t begin = static_cast<std::uint64_t>(to) * shard + offset;
     in.copy_out(message, begin, begin + n);
+  };
+  transfer.own = [&](std::uint64_t offset, std::uint64_t n) {
+    const std::uint64_t begin = static_cast<std::uint64_t>(rank()) * shard + offset;
+    return in.contiguous(begin, begin + n);
   };
   transfer.read = [&](std::span<const std::byte* const> messages, std::uint64_t offset, std::uint64_t n) {
     std::array<const std::byte*, kMostRanks> at;

@@ -37,6 +37,7 @@ class HostCommunicator final : public Communicator {
   void exchange(std::span<const std::byte> mine, std::span<std::byte> all) override;
   void publish(const Status& status) override;
   void fail(const std::string& why) override;
+  Monitor& monitor() { return *parts_.monitor; }
 
  private:
   struct Plane;
@@ -44,5 +45,8 @@ class HostCommunicator final : public Communicator {
   Parts parts_;
   std::unique_ptr<Plane> data_, control_;
 };
+
+/// make_communicator of several ranks.
+std::unique_ptr<HostCommunicator> make_host_communicator(const Launch& launch, const CommOptions& options);
 
 }  // namespace transload

@@ -97,6 +97,10 @@ void over_wire(HostCommunicator::Parts* parts, std::uint64_t room) {
 
 std::unique_ptr<Communicator> make_communicator(const Launch& launch, const CommOptions& options) {
   if (launch.place.size == 1) return make_one_process();
+  return make_host_communicator(launch, options);
+}
+
+std::unique_ptr<HostCommunicator> make_host_communicator(const Launch& launch, const CommOptions& options) {
   if (launch.place.size > kMostRanks)
     throw InputError(
         fmt::format("{} ranks were started; this build is made for {} at most.", launch.place.size, kMostRanks));
