@@ -36,6 +36,16 @@ GroupView GroupView::of(Store& store, const std::string& where) {
   return {{&store}, {kEveryone}, nullptr, parse_meta(store.committed().metadata, where), where};
 }
 
+GroupView GroupView::of_ranks(Store& own, Peers& peers, const std::string& where) {
+  GroupView view = of(own, where);
+  view.stores.assign(peers.count(), nullptr);
+  view.stores[peers.rank()] = &own;
+  view.readers.clear();
+  for (std::uint32_t r = 0; r < peers.count(); ++r) view.readers.push_back(r);
+  view.peers = &peers;
+  return view;
+}
+
 GroupReader::GroupReader(const GroupView& view, const Layout& layout) : view_(view), layout_(layout) {}
 
 bool GroupReader::shared(const RankBlock& b) const { return view_.readers[b.rank] != GroupView::kEveryone; }

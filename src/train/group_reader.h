@@ -33,6 +33,8 @@ struct GroupView {
 
   /// Of one store, that of a run of one rank.
   static GroupView of(Store& store, const std::string& where);
+  /// Of the stores that the ranks have open, each its own.
+  static GroupView of_ranks(Store& own, Peers& peers, const std::string& where);
 };
 
 class GroupReader {

@@ -144,7 +144,7 @@ inline CheckpointMeta meta_of(const Layout& layout, Dtype dtype, std::uint64_t s
                               std::uint64_t group) {
   CheckpointMeta meta;
   meta.step = meta.steps_seen = step;
-  meta.model_json = "{}";
+  meta.model_json = to_hf_config(read_model_config(TRANSLOAD_SOURCE_DIR "/tests/reference/llama/config.json"), dtype);
   meta.dtype = meta.gradients = dtype;
   meta.layout_json = layout.to_json();
   for (std::size_t p = 0; p < layout.params().size(); ++p) meta.step_counts.push_back(step + p);

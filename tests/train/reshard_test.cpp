@@ -140,6 +140,24 @@ TEST_CASE("Moments that nobody wrote stay unwritten", "[reshard]") {
   }
 }
 
+TEST_CASE("A run from before there were ids gets one when it is first resharded", "[reshard]") {
+  const TempFolder folder(true);
+  const std::string run = folder.path("run");
+  {
+    RankState state({}, 0);
+    state.create(run + "/store");
+    state.fill(3);
+    OnePeer alone;
+    WorldCommit commits(run, "", 0, alone);
+    state.commit(commits, "", 0, 3);
+  }
+  CHECK(check_run(run) == 3);
+  go_on_as(run, {.ranks = 2});
+  CHECK(check_run(run) == 3);
+  CHECK(read_group_file(run)->run_id.size() == 32);
+  CHECK(stores_in(run) == std::vector<std::string>{"store-g1-r0", "store-g1-r1"});
+}
+
 TEST_CASE("A rank reads the blocks that it needs", "[reshard]") {
   const TempFolder folder(true);
   const std::string run = folder.path("run");

@@ -167,7 +167,7 @@ TEST_CASE("Killed at any call, a run of ranks is whole at the commit before or a
   Begun begun;
   for (const Deed& deed : deeds()) {
     std::uint64_t nth = 1;
-    for (bool ended = false; !ended; nth += 1 + nth / 12) {
+    for (bool ended = false; !ended; nth += 1 + nth / 8) {
       INFO(deed.name << ", killed at call " << nth);
       const std::string run = begun.copy();
       ended = ends_in_child([&] {
@@ -187,7 +187,7 @@ TEST_CASE("Any call of a commit or a resharding fails: the run is whole, and wha
     for (const char* where : {"group.json", "-r1/manifest", ""}) {
       const os::OpFilter filter = all_ops(where);
       const std::uint64_t calls = count_calls(begun.copy(), deed, filter);
-      for (std::uint64_t nth = 1; nth <= calls; nth += 1 + nth / 6) {
+      for (std::uint64_t nth = 1; nth <= calls; nth += 1 + nth / 4) {
         INFO(deed.name << ": call " << nth << " of " << calls << " in " << where << " fails");
         const std::string run = begun.copy();
         std::vector<std::exception_ptr> errors;
@@ -334,6 +334,32 @@ TEST_CASE("Stores that are missing, damaged or another run's are named", "[group
     const auto used = Store::open(options, {}, {});
     CHECK_THROWS_AS(open_run(run), Error);
   }
+}
+
+TEST_CASE("An export of many ranks is that of one, also by the ranks themselves while they train", "[group]") {
+  const TempFolder folder(true);
+  const ExportOptions options{.master = true, .optimizer = true};
+  const std::string one = folder.path("one"), three = folder.path("three");
+  go_on_as(one, {});
+  export_run(one, folder.path("expected"), options, {});
+  const auto check_same = [&](const std::string& name) {
+    for (const char* file : {"model.safetensors", "optimizer.safetensors", "config.json"}) {
+      INFO(name << ", " << file);
+      const std::string bytes = read_whole(folder.path(name) + "/" + file);
+      CHECK_FALSE(bytes.empty());
+      CHECK((bytes == read_whole(folder.path("expected") + "/" + file)));
+    }
+  };
+  World(3).run_well([&](Peers& peers) {
+    go_on({three, ""}, {.ranks = 3, .chunk_bytes = 7 * KiB}, peers,
+          [&](RankState& state, WorldCommit&, const std::string&, std::uint64_t) {
+            const GroupView view = GroupView::of_ranks(state.store(), peers, "the run");
+            export_group(view, peers.rank() == 0 ? folder.path("own") : std::string(), options, {});
+          });
+  });
+  check_same("own");
+  export_run(three, folder.path("later"), options, {});
+  check_same("later");
 }
 
 TEST_CASE("The newest group.json of all machines counts, and two runs are not mixed", "[group]") {
