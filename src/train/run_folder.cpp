@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "train/input_file.h"
+#include "train/store_places.h"
 
 namespace transload {
 
@@ -109,10 +109,7 @@ std::string place_of_store(const TrainOptions& options) {
   if (::access(options.nvme.c_str(), W_OK) != 0)
     throw InputError(fmt::format("--nvme {} cannot be written ({}). Name a folder that this user may write.",
                                  options.nvme, std::strerror(errno)));
-  const std::string run = fs::weakly_canonical(options.run, error).lexically_normal().string();
-  const std::string name = fmt::format("transload-{}-{:016x}", fs::path(run).filename().string(),
-                                       static_cast<std::uint64_t>(XXH3_64bits(run.data(), run.size())));
-  std::string place = (fs::canonical(options.nvme) / name).string();
+  std::string place = (fs::canonical(options.nvme) / nvme_name(options.run)).string();
   if (linked && fs::exists(existing, error) && fs::equivalent(fs::path(existing).parent_path(), options.nvme, error))
     return existing;  // under the name that the run had when it began
   if (linked && fs::exists(existing, error) && !fs::equivalent(existing, place, error))
