@@ -55,7 +55,7 @@ class StarStore final : public gloo::rendezvous::Store {
 class GlooMailbox final : public Mailbox {
  public:
   GlooMailbox(std::shared_ptr<gloo::Context> context, int channel, std::uint64_t room_bytes, Monitor& monitor);
-  ~GlooMailbox() override { monitor_.forget(wake_number_); }
+  ~GlooMailbox() override;
 
   std::uint64_t room_bytes() const override { return room_bytes_; }
   std::uint64_t memory_bytes() const override { return memory_.bytes(); }
@@ -105,6 +105,16 @@ GlooMailbox::GlooMailbox(std::shared_ptr<gloo::Context> context, int channel, st
     }
   }
   wake_number_ = monitor_.on_loss([this] { wake(); });
+}
+
+// All ranks have left, so what was sent has been taken; Gloo's thread must have said so before its buffers go.
+GlooMailbox::~GlooMailbox() {
+  monitor_.forget(wake_number_);
+  try {
+    for (Half& half : halves_)
+      for (; half.sends > 0 && !monitor_.lost(); --half.sends) half.out->waitSend(nullptr, monitor_.timeout());
+  } catch (const gloo::Exception&) {  // a connection is gone: so is what it carried
+  }
 }
 
 void GlooMailbox::wake() {

@@ -73,7 +73,7 @@ void lose(const Scene& scene, const Way& way, int victim, int signal) {
                ::waitid(P_PID, static_cast<id_t>(other), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0)
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
-    CHECK(seconds_since(lost) < (signal == SIGKILL ? 1.0 : 2.0 * std::chrono::duration<double>(kTimeout).count()));
+    CHECK(seconds_since(lost) < (signal == SIGKILL ? 1.0 : 2.0) * std::chrono::duration<double>(kTimeout).count());
     ::kill(pid, SIGKILL);
   };
   const std::vector<Ending> endings = run_processes(3, quick_options(way), scene.body, 12, watch);
@@ -96,6 +96,8 @@ TEST_CASE("a rank that is killed is named by the others at once") {
     for (const Scene& scene : kScenes)
       for (const int victim : {0, 1})
         if (victim == 1 || scene.body != compute_long) lose(scene, way, victim, SIGKILL);
+  for (int tries = 0; tries < 100 && !leftovers().empty(); ++tries)  // other tests have segments for a moment
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   CHECK(leftovers().empty());
 }
 

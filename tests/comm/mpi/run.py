@@ -31,7 +31,7 @@ elif what == "lost":
     assert done.returncode != 0
     assert "Rank 2 is lost: no sign of life" in done.stderr, "rank 2 was not named"
     assert "It was at step 30, chunk 5: gathering weights." in done.stderr, "what it did was not said"
-    assert seconds < 15, f"{seconds} s"
+    assert seconds < 60, f"{seconds} s"
 else:
     for ranks in (2, 3) if what == "wire" else (4,):
         done, _ = run(ranks)
