@@ -281,6 +281,7 @@ void Loop::remove_torn_exports() const {
 void Loop::export_now() {
   namespace fs = std::filesystem;
   commit();
+  if (options_.shards.rank > 0) return session_.export_to("", {});  // rank 0 writes what all read
   const std::string folder = fmt::format("{}/{}{:06}", folder_.path(), kExportPrefix, position_.steps_seen);
   const std::string temporary = folder + kUnfinished;
   std::error_code ignored;

@@ -130,17 +130,6 @@ ResumePoint resume_point(const TrainOptions& options, const Inputs& inputs, Chec
   return point;
 }
 
-ResumePoint read_resume_point(const TrainOptions& options, const Inputs& inputs) {
-  const std::string folder = store_folder(options.run);
-  CheckpointMeta meta = parse_meta(Store::read_manifest(folder).metadata, folder);
-  const std::uint64_t before = Layout::from_json(meta.layout_json).chunk_bytes();
-  ResumePoint point = resume_point(options, inputs, std::move(meta));
-  if (point.chunk_bytes != before)
-    refuse(options.run, "--chunk-size",
-           fmt::format("{} instead of the store's {}", format_size(point.chunk_bytes), format_size(before)));
-  return point;
-}
-
 void check_resumed_data(const TrainOptions& options, const Inputs& inputs, const ResumePoint& point) {
   if (inputs.data->identity() != point.meta.data_identity)
     refuse(options.run, "--data " + options.data,

@@ -22,8 +22,6 @@ std::string hyper_json(const TrainOptions& options);
 
 /// Holds settings and model against a last commit (RunStores::meta). InputError says what differs.
 ResumePoint resume_point(const TrainOptions& options, const Inputs& inputs, CheckpointMeta meta);
-/// Of the one store of options.run, which is gone on with: its chunk size has to stay.
-ResumePoint read_resume_point(const TrainOptions& options, const Inputs& inputs);
 /// And the data, once it is open.
 void check_resumed_data(const TrainOptions& options, const Inputs& inputs, const ResumePoint& point);
 

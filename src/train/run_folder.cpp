@@ -124,16 +124,6 @@ std::string place_of_store(const TrainOptions& options) {
   return place;
 }
 
-void link_store(const std::string& run, const std::string& store) {
-  const fs::path own = fs::path(run) / "store";
-  std::error_code error;
-  if (own.string() == store || fs::is_symlink(own, error)) return;
-  fs::create_directory_symlink(store, own, error);
-  demand(-error.value(), "link", own.string(),
-         fmt::format("Leave --nvme out, or put the run folder on a file system with links (it should lead to {}).",
-                     store));
-}
-
 os::Space space_at(const std::string& folder) {
   std::error_code error;
   fs::path existing = fs::absolute(folder, error);

@@ -37,8 +37,6 @@ class RunFolder {
 /// The folder where the store of a run lies or will lie: run/store, or a folder of its own below --nvme, to which
 /// run/store links. InputError: --nvme missing, not a folder, not writable, or other than where the store is already.
 std::string place_of_store(const TrainOptions& options);
-/// Makes run/store a link to `store` where that is not run/store itself.
-void link_store(const std::string& run, const std::string& store);
 
 /// Of the file system of `folder`, or of the nearest parent that exists.
 os::Space space_at(const std::string& folder);

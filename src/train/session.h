@@ -16,6 +16,7 @@
 #include "train/planning.h"
 #include "train/recording_access.h"
 #include "train/resume.h"
+#include "train/store_group.h"
 #include "train/trainer.h"
 
 namespace transload {
@@ -32,8 +33,8 @@ class Session {
  public:
   /// Takes the memory, makes or opens the store, measures the links, writes the first weights or adopts the commit.
   Session(const TrainOptions& options, const Prepared& prepared, const Inputs& inputs,
-          const std::optional<ResumePoint>& resume, Accelerator* accelerator, Communicator& communicator,
-          const Observer& observer);
+          const std::optional<ResumePoint>& resume, RunStores* stores, Accelerator* accelerator,
+          Communicator& communicator, const Observer& observer);
   ~Session();  ///< waits for what was launched
 
   Runtime runtime();
@@ -59,13 +60,15 @@ class Session {
 
   /// Applies pending updates and makes everything durable. Nothing without a store.
   void commit(const Position& position);
-  /// The last commit as a model folder; `folder` must not exist.
+  /// The last commit as a model folder; `folder` must not exist. All ranks call it together, the one that writes with a
+  /// folder, the others with an empty one.
   void export_to(const std::string& folder, const Progress& progress);
   /// A clean end of a store without durability.
   void close();
 
  private:
-  void open_store(const std::optional<ResumePoint>& resume, const Observer& observer);
+  void open_store(bool resumed, const Observer& observer);
+  void go_on(const ResumePoint& resume, const Observer& observer);
   Device* make_device();
   void note_host_memory(const Observer& observer) const;
   void measure_links();
@@ -77,6 +80,11 @@ class Session {
   const Prepared& prepared_;
   const Inputs& inputs_;
   Timeline timeline_;
+  RunStores* stores_;    // null without a store
+  OpenGroup old_group_;  // where the state comes from stores that cannot be gone on with
+  std::optional<WorldCommit> commits_;
+  std::uint64_t group_ = 0;
+  std::string run_id_;
   std::unique_ptr<Store> store_;
   Rates rates_;
   Accelerator* accelerator_;  // of --device cuda

@@ -13,6 +13,7 @@
 #include "base/os.h"
 #include "base/size.h"
 #include "train/accelerator.h"
+#include "train/comm_peers.h"
 #include "train/input_file.h"
 #include "train/inputs.h"
 #include "train/loop.h"
@@ -20,6 +21,7 @@
 #include "train/resume.h"
 #include "train/run_folder.h"
 #include "train/session.h"
+#include "train/store_group.h"
 
 namespace transload {
 
@@ -84,16 +86,27 @@ void note_drive(const std::string& folder, RunPlan& plan) {
 }
 
 /// A new run must not meet a store, a resumed one must.
-void check_store(const TrainOptions& options, const std::string& folder) {
-  const bool exists = Store::exists(folder);
-  if (exists && !options.resume)
-    throw InputError(
-        fmt::format("The run {} holds a store already, in {}. Add --resume to go on with it, choose another "
-                    "--run folder, or remove both.",
-                    options.run, folder));
-  if (!exists && options.resume)
+void check_stores(const TrainOptions& options, const RunStores& stores) {
+  if (stores.current() && !options.resume)
+    throw InputError(fmt::format(
+        "The run {} holds a store already{}. Add --resume to go on with it, choose another --run folder, or "
+        "remove both.",
+        options.run, stores.place(0).empty() ? "" : ", in " + stores.place(0)));
+  if (!stores.current() && options.resume)
     throw InputError(
         fmt::format("--resume: there is no store in {}. Leave --resume out to begin a run there.", options.run));
+}
+
+/// Where this rank's store lies or will lie. InputError: --nvme is not where it is, or of no use.
+std::string place_of_own_store(const TrainOptions& options, const RunStores& stores, bool goes_on) {
+  const Shards& shards = options.shards;
+  const bool alone = shards.count == 1 && (goes_on ? stores.current()->group : stores.next_group()) == 0;
+  if (alone || !options.nvme.empty()) {
+    const std::string place = place_of_store(options);
+    if (alone) return place;
+  }
+  return goes_on ? stores.place(shards.rank)
+                 : place_of(stores.places(), stores.next_group(), shards.rank, shards.count);
 }
 
 }  // namespace
@@ -140,6 +153,17 @@ void agree_on_memory(TrainOptions& options, Communicator& communicator, std::vec
                               communicator.note().empty() ? "" : fmt::format(" ({})", communicator.note())));
 }
 
+/// Records and summaries that an earlier start on more ranks left.
+void remove_files_of_ranks(const std::string& run, std::uint32_t ranks) {
+  std::error_code ignored;
+  for (std::uint32_t rank = ranks;; ++rank) {
+    const std::filesystem::path folder = run;
+    const bool summary = std::filesystem::remove(folder / fmt::format("summary-r{}.json", rank), ignored);
+    if (!std::filesystem::remove(folder / fmt::format("record-r{}.jsonl", rank), ignored) && !summary && rank > 0)
+      return;
+  }
+}
+
 struct Trainer::Impl {
   TrainOptions options;
   std::unique_ptr<Communicator> alone;
@@ -147,7 +171,11 @@ struct Trainer::Impl {
   Observer observer;
   std::unique_ptr<Accelerator> accelerator;  // outlives the kernels in `prepared`
   Inputs inputs;
+  CommPeers peers{communicator};
+  std::optional<RunStores> stores;
   std::optional<ResumePoint> resume;
+  std::string own_store;  ///< its folder; empty without one
+  TrainOptions saved;     ///< for config.toml
   Prepared prepared;
 
   Impl(TrainOptions given, Observer observer_in, Communicator* communicator_in)
@@ -163,20 +191,26 @@ struct Trainer::Impl {
     if (options.threads == 0) options.threads = std::max(1, usable_processors() / static_cast<int>(options.ranks_here));
     const bool stored = options.nvme_capacity > 0;
     if (!options.run.empty() && place.rank == 0) RunFolder::check_usable(options.run);
-    const std::string folder = stored && !options.run.empty() ? place_of_store(options) : std::string();
-    if (!folder.empty()) check_store(options, folder);
+    if (stored && !options.run.empty()) {
+      stores.emplace(StorePlaces{.run = options.run, .nvme = options.nvme}, peers);
+      check_stores(options, *stores);
+    }
     inputs = open_model(options);
-    if (options.resume) resume = read_resume_point(options, inputs);
+    if (options.resume) resume = resume_point(options, inputs, stores->meta());
     if (options.device == DeviceKind::cuda) accelerator = open_accelerator();
     open_data(options, inputs);
     if (resume) check_resumed_data(options, inputs, *resume);
     std::vector<std::string> notes;
     resolve_memory(options, accelerator.get(), notes);
+    saved = options;  // with the budget that is given, not what the ranks' buffers leave
     agree_on_memory(options, communicator, notes);
     prepared = prepare(options, inputs.config, resume ? resume->chunk_bytes : options.chunk_size, accelerator.get());
     prepared.plan.notes.insert(prepared.plan.notes.begin(), notes.begin(), notes.end());
     if (stored) check_capacity(options, prepared.plan);
-    if (!folder.empty()) note_drive(folder, prepared.plan);
+    if (stores) {
+      own_store = place_of_own_store(options, *stores, resume && stores->fits(*prepared.code.layout));
+      note_drive(own_store, prepared.plan);
+    }
     note_store(options, prepared.plan);
     if (resume) prepared.plan.notes.insert(prepared.plan.notes.end(), resume->notes.begin(), resume->notes.end());
   }
@@ -203,16 +237,21 @@ struct Trainer::Impl {
   }
 
   std::string train(const std::atomic<int>& interrupt) {
-    if (options.nvme_capacity > 0) {  // before anything is made or written
-      const std::string lacking = lack_of_room(place_of_store(options), prepared.plan);
+    if (stores) {  // before anything is made or written
+      const std::string lacking = lack_of_room(own_store, prepared.plan);
       if (!lacking.empty()) throw InputError(lacking);
     }
     const bool leads = communicator.rank() == 0;
     const RunFolder folder(options.run, leads ? RunFolder::Use::lead : RunFolder::Use::join);
-    if (leads) folder.write_file("config.toml", config_toml(options));
+    saved.chunk_size = options.chunk_size;
+    if (leads) folder.write_file("config.toml", config_toml(saved));
+    if (leads) remove_files_of_ranks(options.run, options.shards.count);
+    communicator.barrier();  // the folder is there and locked
+    if (stores) stores->reclaim();
     if (observer.planned) observer.planned(prepared.plan);
     if (accelerator && resume) use_algorithms();
-    Session session(options, prepared, inputs, resume, accelerator.get(), communicator, observer);
+    Session session(options, prepared, inputs, resume, stores ? &*stores : nullptr, accelerator.get(), communicator,
+                    observer);
     Loop loop(options, prepared, inputs, folder, session, observer, start());
     std::string summary = loop.run(interrupt);
     session.close();

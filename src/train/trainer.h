@@ -51,7 +51,7 @@ struct TrainOptions {
   std::uint32_t ranks_here = 1;    ///< that share this machine's memory
   double timeout_s = 60;           ///< after which a silent rank is lost
   Reduction reduction = Reduction::tree;
-  int threads = 0;                 ///< 0: all the process may use
+  int threads = 0;  ///< 0: all the process may use
 
   DeviceKind device = DeviceKind::cpu;
   std::uint64_t device_memory = 0,
