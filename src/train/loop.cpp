@@ -134,6 +134,9 @@ void Loop::step() {
   report(pass, agreed_.loss, verdict, lr, seconds_since(start), after);
 }
 
+/// Several ranks stop where all have agreed on it, one at once.
+bool Loop::interrupted() const { return options_.shards.count > 1 ? agreed_.interrupted : interrupt_->load() > 0; }
+
 void Loop::agree(Agreement& mine) {
   Communicator& communicator = session_.communicator();
   if (communicator.size() == 1) return;
@@ -303,21 +306,21 @@ std::string Loop::run(const std::atomic<int>& interrupt) {
   interrupt_ = &interrupt;
   agreed_ = {.interrupted = interrupt.load() > 0};
   agree(agreed_);
-  bool interrupted = agreed_.interrupted;
-  while (!last() && !interrupted) {
+  bool ends = interrupted();
+  while (!last() && !ends) {
     step();
     stop_when_never_finite();
-    interrupted = agreed_.interrupted;
+    ends = interrupted();
     const std::uint64_t seen = position_.steps_seen;
-    if (options_.evaluate_every > 0 && seen % options_.evaluate_every == 0 && !interrupted) evaluate();
-    if (agreed_.commit_due || interrupted || last()) commit();
+    if (options_.evaluate_every > 0 && seen % options_.evaluate_every == 0 && !ends) evaluate();
+    if (agreed_.commit_due || ends || last()) commit();
     if (options_.export_every > 0 && seen % options_.export_every == 0) export_now();
   }
   session_.optimizer().flush();
-  std::string text = summary_.to_json(session_.engine().counters(), session_.store_facts(), interrupted && !last(),
+  std::string text = summary_.to_json(session_.engine().counters(), session_.store_facts(), ends && !last(),
                                       position_.steps_seen, session_.accelerator());
   folder_.write_file(fmt::format("summary{}.json", suffix_of(options_.shards)), text);
-  record_.write("end", fmt::format("\"step\":{},\"interrupted\":{}", position_.steps_seen, interrupted && !last()));
+  record_.write("end", fmt::format("\"step\":{},\"interrupted\":{}", position_.steps_seen, ends && !last()));
   record_.flush();
   return text;
 }

@@ -45,6 +45,7 @@ class Loop {
 
   void step();
   void agree(Agreement& mine);
+  bool interrupted() const;
   Verdict train_pass(Pass pass, double& loss, double lr);
   void use_plan(Pass pass);
   void clear_plan();

@@ -92,12 +92,8 @@ void RunFolder::write_file(const std::string& name, const std::string& text) con
   demand(os::rename(temporary, path), "rename", path, "Check the drive of the run folder.");
 }
 
-std::string place_of_store(const TrainOptions& options) {
-  const fs::path own = fs::path(options.run) / "store";
-  std::error_code error;
-  const bool linked = fs::is_symlink(own, error);
-  const std::string existing = linked ? fs::read_symlink(own, error).string() : std::string();
-  if (options.nvme.empty()) return linked ? existing : own.string();
+void check_nvme(const TrainOptions& options) {
+  if (options.nvme.empty()) return;
   if (!path_exists(options.nvme))
     throw InputError(fmt::format("--nvme {} does not exist. Make the folder, or name another.", options.nvme));
   if (!is_folder(options.nvme))
@@ -109,6 +105,15 @@ std::string place_of_store(const TrainOptions& options) {
   if (::access(options.nvme.c_str(), W_OK) != 0)
     throw InputError(fmt::format("--nvme {} cannot be written ({}). Name a folder that this user may write.",
                                  options.nvme, std::strerror(errno)));
+}
+
+std::string place_of_store(const TrainOptions& options) {
+  const fs::path own = fs::path(options.run) / "store";
+  std::error_code error;
+  const bool linked = fs::is_symlink(own, error);
+  const std::string existing = linked ? fs::read_symlink(own, error).string() : std::string();
+  if (options.nvme.empty()) return linked ? existing : own.string();
+  check_nvme(options);
   std::string place = (fs::canonical(options.nvme) / nvme_name(options.run)).string();
   if (linked && fs::exists(existing, error) && fs::equivalent(fs::path(existing).parent_path(), options.nvme, error))
     return existing;  // under the name that the run had when it began

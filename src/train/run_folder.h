@@ -34,6 +34,8 @@ class RunFolder {
   os::File lock_;
 };
 
+/// InputError: --nvme is missing, not a folder, or cannot be written.
+void check_nvme(const TrainOptions& options);
 /// The folder where the store of a run lies or will lie: run/store, or a folder of its own below --nvme, to which
 /// run/store links. InputError: --nvme missing, not a folder, not writable, or other than where the store is already.
 std::string place_of_store(const TrainOptions& options);

@@ -192,6 +192,7 @@ struct Trainer::Impl {
     const bool stored = options.nvme_capacity > 0;
     if (!options.run.empty() && place.rank == 0) RunFolder::check_usable(options.run);
     if (stored && !options.run.empty()) {
+      check_nvme(options);
       stores.emplace(StorePlaces{.run = options.run, .nvme = options.nvme}, peers);
       check_stores(options, *stores);
     }
