@@ -20,6 +20,7 @@
 #include "train/planning.h"
 #include "train/resume.h"
 #include "train/run_folder.h"
+#include "train/same_settings.h"
 #include "train/session.h"
 #include "train/store_group.h"
 
@@ -188,6 +189,7 @@ struct Trainer::Impl {
     options.ranks_here = static_cast<std::uint32_t>(place.local_size);
     check_settings(options);
     resolve_batch(options);
+    check_same_settings(options, communicator);
     if (options.threads == 0) options.threads = std::max(1, usable_processors() / static_cast<int>(options.ranks_here));
     const bool stored = options.nvme_capacity > 0;
     if (!options.run.empty() && place.rank == 0) RunFolder::check_usable(options.run);
@@ -200,6 +202,7 @@ struct Trainer::Impl {
     if (options.resume) resume = resume_point(options, inputs, stores->meta());
     if (options.device == DeviceKind::cuda) accelerator = open_accelerator();
     open_data(options, inputs);
+    check_same_inputs(inputs, communicator);
     if (resume) check_resumed_data(options, inputs, *resume);
     std::vector<std::string> notes;
     resolve_memory(options, accelerator.get(), notes);
