@@ -96,7 +96,7 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
                  {"parameters", plan.parameters},
                  {"steps", options.steps},
                  {"steps_before", steps_before},
-                 {"tokens_per_step", options.shape.batch * options.shape.length * options.shape.accumulate},
+                 {"tokens_per_step", options.shape.samples_a_step() * options.shape.length},
                  {"device", transload::name_of(options.device)},
                  {"gpu", gpu_json(accelerator)},
                  {"policy", options.lru ? "lru" : "auto"},
