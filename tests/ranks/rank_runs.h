@@ -42,8 +42,8 @@ inline std::vector<Json> train_on(int ranks, const TrainOptions& o, bool shared_
 }
 
 /// Gives `o` a host budget of `times` the least that the planner accepts on so many ranks, their buffers included.
-inline void set_budget_on(int ranks, TrainOptions& o, double times) {
-  on_ranks(ranks, true, [&](Communicator& communicator) {
+inline void set_budget_on(int ranks, TrainOptions& o, double times, bool shared_memory = true) {
+  on_ranks(ranks, shared_memory, [&](Communicator& communicator) {
     const RunPlan plan = Trainer(o, {}, &communicator).plan();
     const auto least = static_cast<std::uint64_t>(static_cast<double>(plan.least_host_bytes) * times);
     communicator.barrier();  // all have planned with the budget that they were given

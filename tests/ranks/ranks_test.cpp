@@ -114,7 +114,7 @@ TEST_CASE("stores of ranks have the same bits for all budgets, tiers, chunk size
     o.steps = 3;
     o.chunk_size = 32 * KiB;
     change(o);
-    if (times > 0) set_budget_on(ranks, o, times);
+    if (times > 0) set_budget_on(ranks, o, times, shared_memory);
     train_on(ranks, o, shared_memory, delay);
     REQUIRE(verify_run(o.run, {}).empty());
     return fingerprint_run(o.run, {});
