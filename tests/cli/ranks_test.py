@@ -337,6 +337,9 @@ class Losing(RankCase):
         self.assertTrue(launched.wait_until(lambda: committed(self.run_folder)))
         os.kill(launched.process.pid, signal.SIGKILL)
         launched.process.communicate(timeout=30)  # the ranks hold the other ends of its pipes
+        end = time.monotonic() + 5  # they are on their way out
+        while any(map(lives, pids)) and time.monotonic() < end:
+            time.sleep(0.05)
         self.assertFalse([pid for pid in pids if lives(pid)])
         self.fingerprint()
 
