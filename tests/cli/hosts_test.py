@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from ranks import committed, launch
+from ranks import committed, launch, skip
 from support import TRANSLOAD, Case
 
 ADDRESSES = ("10.213.17.1", "10.213.17.2")
@@ -21,7 +21,7 @@ class Hosts(Case):
     def setUp(self):
         super().setUp()
         if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "mount"))):
-            self.skipTest("two hosts need root, ip (iproute2), unshare and mount")
+            skip(self, "two hosts need root, ip (iproute2), unshare and mount")
         self.names = [f"transload-{os.getpid()}-{i}" for i in range(2)]
         self.cables = [f"tl{os.getpid() % 10 ** 7}-{i}" for i in range(2)]
         self.addCleanup(lambda: [ip("netns", "delete", name) for name in self.names])
@@ -33,7 +33,7 @@ class Hosts(Case):
                      ip("-n", name, "link", "set", "lo", "up"), ip("-n", name, "link", "set", cable, "up")]
         refused = [done.stderr.strip() for done in made if done.returncode != 0]
         if refused:
-            self.skipTest(f"no network namespaces here: {refused[0]}")
+            skip(self, f"no network namespaces here: {refused[0]}")
 
     def start(self, rank, *flags):
         """A rank on its host: a network and a /dev/shm of its own, a host name too."""
@@ -47,7 +47,7 @@ class Hosts(Case):
     def ends(self, ranks, within):
         ends = [(rank.communicate(timeout=within)[0], rank.returncode) for rank in ranks]
         if any("this build has no Gloo" in out for out, _ in ends):
-            self.skipTest("this build has no Gloo")
+            skip(self, "this build has no Gloo")
         return ends
 
     def train_on_hosts(self, *flags):

@@ -12,6 +12,12 @@ import time
 from support import TRANSLOAD
 
 
+def skip(test, reason):
+    """As scripts/test lists it."""
+    print(f"skipped: {reason}")
+    test.skipTest(reason)
+
+
 def words(**flags):
     out = []
     for name, value in flags.items():

@@ -11,7 +11,7 @@ import subprocess
 import time
 import unittest
 
-from ranks import Kills, Launched, committed, launch, verify, words
+from ranks import Kills, Launched, committed, launch, skip, verify, words
 from support import TRANSLOAD, Case, run, snapshot
 
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
@@ -113,12 +113,12 @@ class Starting(RankCase):
 
     def mpirun(self, *arguments):
         if shutil.which("mpirun") is None:
-            self.skipTest("mpirun is missing (openmpi-bin)")
+            skip(self, "mpirun is missing (openmpi-bin)")
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         done = subprocess.run(["mpirun", "--oversubscribe", *root, *map(str, arguments)], text=True,
                               capture_output=True, env=environment(), timeout=120)
         if "this build has no MPI" in done.stderr:
-            self.skipTest("this build has no MPI")
+            skip(self, "this build has no MPI")
         return done
 
     def test_mpirun(self):
@@ -133,7 +133,7 @@ class Starting(RankCase):
         done = subprocess.run([TRANSLOAD, "train", *map(str, self.flags())], text=True, capture_output=True, timeout=60,
                               env=environment(PMI_RANK="0", PMI_SIZE="2"))
         if "this build has no MPI" in done.stderr:
-            self.skipTest("this build has no MPI")
+            skip(self, "this build has no MPI")
         self.assert_refused(done, "rank 0 of 2", "MPI that it is 0 of 1", "Use the mpirun that belongs to it")
         self.assertFalse(self.run_folder.exists())
 
