@@ -14,7 +14,7 @@ from support import TRANSLOAD
 
 def skip(test, reason):
     """As scripts/test lists it."""
-    print(f"skipped: {reason}")
+    print(f"\nskipped: {reason}", flush=True)
     test.skipTest(reason)
 
 
