@@ -27,9 +27,6 @@ constexpr const char* kUnfinished = ".tmp";
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// Of a rank's files in the run folder; rank 0 has the plain names.
-std::string suffix_of(const Shards& shards) { return shards.rank == 0 ? "" : fmt::format("-r{}", shards.rank); }
-
 }  // namespace
 
 double learning_rate(const TrainOptions& options, std::uint64_t steps_seen) {
@@ -51,7 +48,7 @@ Loop::Loop(const TrainOptions& options, Prepared& prepared, const Inputs& inputs
       session_(session),
       observer_(observer),
       position_(start),
-      record_(fmt::format("{}/record{}.jsonl", folder.path(), suffix_of(options.shards)), {}),
+      record_(folder.path() + "/" + name_for(options.shards, "record.jsonl"), {}),
       summary_(options, prepared, session.rates(), start.steps_seen + 1),
       committed_steps_(start.steps_seen),
       last_commit_(Clock::now()),
@@ -239,7 +236,7 @@ void Loop::commit() {
 void Loop::keep_algorithms() {
   const Accelerator* accelerator = session_.accelerator();
   if (accelerator == nullptr || accelerator->algorithm_count() == algorithms_kept_) return;
-  folder_.write_file(kAlgorithmsFile, accelerator->algorithms());
+  folder_.write_file(name_for(options_.shards, kAlgorithmsFile), accelerator->algorithms());
   algorithms_kept_ = accelerator->algorithm_count();
 }
 
@@ -319,7 +316,7 @@ std::string Loop::run(const std::atomic<int>& interrupt) {
   session_.optimizer().flush();
   std::string text = summary_.to_json(session_.engine().counters(), session_.store_facts(), ends && !last(),
                                       position_.steps_seen, session_.accelerator());
-  folder_.write_file(fmt::format("summary{}.json", suffix_of(options_.shards)), text);
+  folder_.write_file(name_for(options_.shards, "summary.json"), text);
   record_.write("end", fmt::format("\"step\":{},\"interrupted\":{}", position_.steps_seen, ends && !last()));
   record_.flush();
   return text;

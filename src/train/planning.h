@@ -34,9 +34,6 @@ void set_device_updates(StepCode& code, const TrainOptions& options, std::uint64
 /// Of several ranks: gathers are planned for `room` chunks at once; traces anew.
 void set_gather_room(StepCode& code, const TrainOptions& options, std::size_t room);
 
-/// The tier where collectives work.
-Tier comm_tier(const TrainOptions& options);
-
 /// The tier that computes.
 Tier compute_tier(const TrainOptions& options);
 
