@@ -118,7 +118,7 @@ std::string Summary::to_json(const EngineCounters& counters, const std::optional
                              std::uint64_t steps_seen, const Accelerator* accelerator) const {
   const RunPlan& plan = prepared_.plan;
   const StepShape& shape = options_.shape;
-  const double tokens = static_cast<double>(shape.batch * shape.length * shape.accumulate);
+  const double tokens = static_cast<double>(shape.samples_a_step() * shape.length);
   const double step_s = step_s_median();
   const StepTime bound = limit();
   Json links, evaluations = Json::array();

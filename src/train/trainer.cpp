@@ -156,15 +156,12 @@ void agree_on_memory(TrainOptions& options, Communicator& communicator, std::vec
                               communicator.note().empty() ? "" : fmt::format(" ({})", communicator.note())));
 }
 
-/// What an earlier start on more ranks left of its ranks' files.
-void remove_files_of_ranks(const std::string& run, std::uint32_t ranks) {
+/// Summaries that an earlier start on more ranks left. Their records stay: they are what happened.
+void remove_summaries(const std::string& run, std::uint32_t ranks) {
+  const std::filesystem::path folder = run;
   std::error_code ignored;
-  for (bool found = true; found; ++ranks) {
-    found = false;
-    for (const char* file : {"record.jsonl", "summary.json", kAlgorithmsFile})
-      found =
-          std::filesystem::remove(std::filesystem::path(run) / name_for({ranks, ranks + 1}, file), ignored) || found;
-  }
+  for (; path_exists((folder / name_for({ranks, ranks + 1}, "record.jsonl")).string()); ++ranks)
+    std::filesystem::remove(folder / name_for({ranks, ranks + 1}, "summary.json"), ignored);
 }
 
 struct Trainer::Impl {
@@ -190,6 +187,7 @@ struct Trainer::Impl {
     options.shards = {static_cast<std::uint32_t>(place.rank), static_cast<std::uint32_t>(place.size)};
     options.ranks_here = static_cast<std::uint32_t>(place.local_size);
     options.comm_tier = communicator.tier();
+    options.transport = communicator.transport();
     check_settings(options);
     resolve_batch(options);
     if (options.threads == 0) options.threads = std::max(1, usable_processors() / static_cast<int>(options.ranks_here));
@@ -250,7 +248,7 @@ struct Trainer::Impl {
     const RunFolder folder(options.run, leads ? RunFolder::Use::lead : RunFolder::Use::join);
     saved.chunk_size = options.chunk_size;
     if (leads) folder.write_file("config.toml", config_toml(saved));
-    if (leads) remove_files_of_ranks(options.run, options.shards.count);
+    if (leads) remove_summaries(options.run, options.shards.count);
     communicator.barrier();  // the folder is there and locked
     if (stores) stores->reclaim();
     if (observer.planned) observer.planned(prepared.plan);
