@@ -149,9 +149,10 @@ class CommandLine {
                                      sub->get_name()));
       return dispatch(sub->get_name());
     }
-    if (words.empty()) throw InputError("A command is missing: train, plan, probe, verify or export.");
-    throw InputError(fmt::format("The command '{}' is not known.{}", words.front(),
-                                 did_you_mean(words.front(), {"train", "plan", "probe", "verify", "export"}, "")));
+    if (words.empty()) throw InputError("A command is missing: train, plan, probe, verify, export or launch.");
+    throw InputError(
+        fmt::format("The command '{}' is not known.{}", words.front(),
+                    did_you_mean(words.front(), {"train", "plan", "probe", "verify", "export", "launch"}, "")));
   }
 
  private:

@@ -20,6 +20,7 @@
 #include "train/planning.h"
 #include "train/resume.h"
 #include "train/run_folder.h"
+#include "train/same_settings.h"
 #include "train/session.h"
 #include "train/store_group.h"
 
@@ -190,6 +191,7 @@ struct Trainer::Impl {
     options.transport = communicator.transport();
     check_settings(options);
     resolve_batch(options);
+    check_same_settings(options, communicator);
     if (options.threads == 0) options.threads = std::max(1, usable_processors() / static_cast<int>(options.ranks_here));
     const bool stored = options.nvme_capacity > 0;
     if (!options.run.empty() && place.rank == 0) RunFolder::check_usable(options.run);
@@ -202,6 +204,7 @@ struct Trainer::Impl {
     if (options.resume) resume = resume_point(options, inputs, stores->meta());
     if (options.device == DeviceKind::cuda) accelerator = open_accelerator(place.local_rank);
     open_data(options, inputs);
+    check_same_inputs(inputs, communicator);
     if (resume) check_resumed_data(options, inputs, *resume);
     std::vector<std::string> notes;
     resolve_memory(options, accelerator.get(), notes);
