@@ -43,7 +43,7 @@ class Session {
   std::uint64_t time_by_events(bool on) {
     return accelerator_ == nullptr ? 0 : accelerator_->device().time_by_events(on);
   }
-  const Accelerator* accelerator() const { return accelerator_; }
+  Accelerator* accelerator() const { return accelerator_; }
   const Rates& rates() const { return rates_; }
   std::optional<Store::Facts> store_facts() const;
   /// Of forward and backward, and of updates.
