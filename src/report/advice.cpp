@@ -13,7 +13,7 @@ namespace transload::report {
 namespace {
 
 constexpr double kWorthSaying = 0.03;  // of the step
-constexpr double kNearlyAll = 0.8;     // the smallest change that saves this much of what the best one does
+constexpr double kMost = 0.6;          // the smallest change that saves this part of what the best one does
 
 double seconds(std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
@@ -46,12 +46,27 @@ double changed_bytes(const Header& header, const LinkTimes& links, std::size_t l
   return planned > 0 ? links.bytes[link] * changed / planned : std::max(changed, links.bytes[link]);
 }
 
+/// Seconds of what was computed again in the step that is shown.
+double made_again(const ShownStep& step) {
+  double sum = 0;
+  for (const SpanLine& span : step.events.spans)
+    if (step.events.names[span.name].ends_with("recompute"))
+      sum += static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
+  return sum;
+}
+
+/// What was measured, where a change leaves it out; else what the planner scaled the kernels' times to.
+double more_compute(const RunModel& model, const WhatIf& what) {
+  if (what.change == "recompute")
+    if (const double again = made_again(*model.shown); again > 0) return -again;
+  return seconds(what.compute_ns) - seconds(model.outlook->forward_ns + model.outlook->backward_ns);
+}
+
 /// What the step that is shown would take, as a part of what it took; the run's steps are taken to change alike.
 Remedy remedy_of(const RunModel& model, const WhatIf& what, const LinkTimes& links) {
-  const Outlook& outlook = *model.outlook;
   const double shown_s = seconds(model.shown->line.wall_ns), step_s = model.medians.wall_s;
   ChangedStep change;
-  change.more_compute_s = seconds(what.compute_ns) - seconds(outlook.forward_ns + outlook.backward_ns);
+  change.more_compute_s = more_compute(model, what);
   for (std::size_t i = 0; i < kLinks; ++i)
     change.bytes[i] = changed_bytes(model.header, links, i, static_cast<double>(what.link_bytes[i]));
   const double after = step_after(shown_s, links, change) * step_s / shown_s;
@@ -61,11 +76,11 @@ Remedy remedy_of(const RunModel& model, const WhatIf& what, const LinkTimes& lin
   return remedy;
 }
 
-/// Of the changes of one setting, the smallest that does nearly all that can be done with it.
+/// Of the changes of one setting, the smallest that does most of what can be done with it.
 std::optional<Remedy> smallest_enough(const std::vector<Remedy>& all, std::string_view change, double step_s) {
   double best = kWorthSaying * step_s;
   for (const Remedy& r : all)
-    if (r.what.change == change) best = std::max(best, r.saves_s * kNearlyAll);
+    if (r.what.change == change) best = std::max(best, r.saves_s * kMost);
   for (const Remedy& r : all)
     if (r.what.change == change && r.saves_s >= best) return r;
   return std::nullopt;

@@ -76,14 +76,18 @@ std::optional<std::string_view> FlatLine::text(std::string_view key) const {
   return field->value;
 }
 
-std::optional<std::int64_t> FlatLine::whole(std::string_view key) const {
-  const Field* field = find(key);
-  if (field == nullptr || field->quoted) return std::nullopt;
+std::optional<std::int64_t> FlatLine::whole_of(const Field& field) {
+  if (field.quoted) return std::nullopt;
   std::int64_t number = 0;
-  const char* const end = field->value.data() + field->value.size();
-  const auto [stopped, error] = std::from_chars(field->value.data(), end, number);
+  const char* const end = field.value.data() + field.value.size();
+  const auto [stopped, error] = std::from_chars(field.value.data(), end, number);
   if (error != std::errc{} || stopped != end) return std::nullopt;
   return number;
+}
+
+std::optional<std::int64_t> FlatLine::whole(std::string_view key) const {
+  const Field* field = find(key);
+  return field == nullptr ? std::nullopt : whole_of(*field);
 }
 
 std::optional<bool> FlatLine::truth(std::string_view key) const {

@@ -20,12 +20,20 @@ class FlatLine {
   std::optional<std::string_view> text(std::string_view key) const;
   std::optional<std::int64_t> whole(std::string_view key) const;
   std::optional<bool> truth(std::string_view key) const;
+  /// Calls use(key, number) for each whole number.
+  template <class Use>
+  void each_whole(const Use& use) const {
+    for (int i = 0; i < count_; ++i)
+      if (const auto number = whole_of(fields_[static_cast<std::size_t>(i)]))
+        use(fields_[static_cast<std::size_t>(i)].key, *number);
+  }
 
  private:
   struct Field {
     std::string_view key, value;
     bool quoted = false;
   };
+  static std::optional<std::int64_t> whole_of(const Field& field);
   const Field* find(std::string_view key) const;
   std::array<Field, kMostFields> fields_;
   int count_ = 0;

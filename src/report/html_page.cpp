@@ -102,6 +102,13 @@ std::string sections(const Report& report, const Report* beside) {
   return out + section(environment_table(m));
 }
 
+/// What the sentence says, as exact numbers.
+std::string remedy_values(const Advice& advice) {
+  if (!advice.remedy) return "";
+  return fmt::format(" data-value=\"{}\" data-saves=\"{:.9f}\"", escaped(advice.remedy->what.value),
+                     advice.remedy->saves_s);
+}
+
 }  // namespace
 
 std::string html_page(const Report& report, const Report* beside) {
@@ -109,8 +116,9 @@ std::string html_page(const Report& report, const Report* beside) {
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width,initial-scale=1\"><link rel=\"icon\" href=\"data:,\"><title>{0}: Transload "
       "report</title>"
-      "<style>{1}</style></head><body>\n<h1>{0}</h1>\n<p id=\"advice\">{2}</p>\n{3}</body></html>\n",
-      escaped(report.run), kPageStyle, escaped(report.advice.sentence), sections(report, beside));
+      "<style>{1}</style></head><body>\n<h1>{0}</h1>\n<p id=\"advice\"{4}>{2}</p>\n{3}</body></html>\n",
+      escaped(report.run), kPageStyle, escaped(report.advice.sentence), sections(report, beside),
+      remedy_values(report.advice));
 }
 
 }  // namespace transload::report

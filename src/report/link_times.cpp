@@ -42,7 +42,7 @@ double step_after(double step_s, const LinkTimes& links, const ChangedStep& chan
   double after = step_s + change.more_compute_s;
   for (std::size_t i = 0; i < kLinks; ++i) {
     if (links.bytes[i] <= 0) continue;
-    const double hidden = std::max(0.0, links.busy_s[i] - links.waited_s[i] + change.more_compute_s);
+    const double hidden = std::max(0.0, links.busy_s[i] - links.waited_s[i] + std::min(0.0, change.more_compute_s));
     const double busy = links.busy_s[i] * change.bytes[i] / links.bytes[i];
     after += std::max(0.0, busy - hidden) - links.waited_s[i];
   }

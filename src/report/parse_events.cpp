@@ -121,9 +121,10 @@ bool parse_memory(const FlatLine& line, MemoryLine& memory) {
   const auto at = line.whole("at_ns"), used = line.whole("used");
   if (!tier || !at || !used || *used < 0) return false;
   memory = {.at_ns = *at, .used = static_cast<std::uint64_t>(*used), .tier = *tier};
-  for (int use = 0; use < kMemoryUses; ++use)
-    memory.bytes[static_cast<std::size_t>(use)] = static_cast<std::uint64_t>(
-        std::max<std::int64_t>(0, line.whole(name_of(static_cast<MemoryKind>(use))).value_or(0)));
+  line.each_whole([&](std::string_view key, std::int64_t bytes) {
+    const auto use = index_of(key, kMemoryUses, [](int u) { return name_of(static_cast<MemoryKind>(u)); });
+    if (use && bytes > 0) memory.bytes[static_cast<std::size_t>(*use)] = static_cast<std::uint64_t>(bytes);
+  });
   return true;
 }
 

@@ -21,7 +21,7 @@ std::optional<int> rank_of(std::string_view name) {
   const std::string_view digits = name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size());
   int rank = 0;
   const auto [stopped, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-  if (digits.empty() || error != std::errc{} || stopped != digits.data() + digits.size()) return std::nullopt;
+  if (error != std::errc{} || stopped != digits.data() + digits.size() || rank < 1) return std::nullopt;
   return rank;
 }
 
