@@ -2,7 +2,6 @@
 // run: bench_cuda_kernels [--elements N] [--repeats N] [--json FILE]. Bytes are what a kernel must move at least once.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,18 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "bench/cuda_timing.h"
 #include "kernels/cuda/kernels.h"
 
 namespace {
 
 using namespace transload;
+using namespace transload::bench;
 using namespace transload::kernels;
-
-void check(cudaError_t error, const char* operation) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "bench_cuda_kernels: %s failed: %s (%d)\n", operation, cudaGetErrorString(error), error);
-  std::exit(1);
-}
 
 struct Result {
   std::string name;
@@ -31,12 +26,8 @@ struct Result {
 
 class Bench {
  public:
-  explicit Bench(int repeats) : repeats_(repeats) {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
-    check(cudaEventCreate(&begin_), "creating an event");
-    check(cudaEventCreate(&end_), "creating an event");
-  }
-  cudaStream_t stream() const { return stream_; }
+  explicit Bench(int repeats) : repeats_(repeats) {}
+  cudaStream_t stream() const { return timer_.stream(); }
 
   /// `count` elements of zeros that stay until the program ends.
   template <class T>
@@ -44,24 +35,12 @@ class Bench {
     void* memory = nullptr;
     const auto bytes = static_cast<std::size_t>(count) * sizeof(T);
     check(cudaMalloc(&memory, bytes), "allocating device memory");
-    check(cudaMemsetAsync(memory, 0, bytes, stream_), "filling device memory");
+    check(cudaMemsetAsync(memory, 0, bytes, stream()), "filling device memory");
     return static_cast<T*>(memory);
   }
 
-  /// The median of the repeats, after two that do not count.
   void measure(const std::string& name, double bytes, const std::function<void()>& run) {
-    std::vector<double> seconds;
-    for (int i = -2; i < repeats_; ++i) {
-      check(cudaEventRecord(begin_, stream_), "recording an event");
-      run();
-      check(cudaEventRecord(end_, stream_), "recording an event");
-      check(cudaEventSynchronize(end_), name.c_str());
-      float ms = 0;
-      check(cudaEventElapsedTime(&ms, begin_, end_), "reading an event");
-      if (i >= 0) seconds.push_back(ms / 1e3);
-    }
-    std::nth_element(seconds.begin(), seconds.begin() + repeats_ / 2, seconds.end());
-    results_.push_back({name, bytes, seconds[static_cast<std::size_t>(repeats_ / 2)]});
+    results_.push_back({name, bytes, timer_.median_seconds(repeats_, name.c_str(), run)});
     const Result& r = results_.back();
     std::printf("%-26s %8.1f GB/s  %5.3f of the copy\n", name.c_str(), r.rate() / 1e9, r.rate() / results_[0].rate());
   }
@@ -85,8 +64,7 @@ class Bench {
 
  private:
   int repeats_;
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  StreamTimer timer_;
   std::vector<Result> results_;
 };
 

@@ -70,6 +70,7 @@ void QueueStream::run() {
           entry.run();
         } catch (...) {
           error = std::current_exception();
+          entry.task = Task();  // while the error is handled: what it gives up can tell why
         }
       }
       entry.task = Task();

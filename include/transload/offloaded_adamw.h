@@ -12,6 +12,21 @@
 //   fp16  moments and an fp32 master. An element whose rounded master is not what the tensor holds restarts from it.
 // What the numbers come out as depends on neither budget, chunk size, tier nor threads, bit for bit.
 //
+// Tensors on a CUDA device (OptimizerTensor::device; one device for all of them, beside tensors of the host). Weights
+// and gradients of a step are device memory then, and step() takes the caller's stream:
+//   - What that stream holds at the call comes before everything here; what it gets afterwards finds the new weights.
+//   - State on the host or NVMe: gradient and weight come down into pinned staging (three slots of a chunk, part of
+//     host_memory), the CPU updates, the weight goes up; both directions run beside the CPU's work. When step() returns
+//     gradients have been read and may be overwritten; weights are on their way, and the caller's stream waits for
+//     them.
+//   - State in device_memory (whole chunks of fp32 and bf16 tensors with fp32 moments, as many as fit): updated by
+//     kernels in the caller's stream, which read the gradient when the stream gets there.
+//   - The bits are those of the same tensors on the host.
+// Failures: no CUDA in the build, no driver, no such device, two devices: InputError at construction. Too little device
+// memory: BudgetError. A copy or kernel that is refused in a step: StepFailed as for a disk, after all copies have
+// ended; `updated` names tensors only whose weights are known to have arrived. A copy that fails after step() has
+// returned is the next step's StepFailed.
+//
 // The folder in `nvme` is scratch: a private subfolder, not synced, removed at the end; those of dead processes are
 // reclaimed, those of living ones never touched.
 //
@@ -30,6 +45,8 @@
 namespace transload {
 
 enum class ElementType : std::uint8_t { fp32, bf16, fp16 };
+/// OptimizerTensor::device of memory of the host.
+inline constexpr int kOnHost = -1;
 enum class StatePlane : std::uint8_t { moment1, moment2, master };
 
 struct OptimizerTensor {
@@ -37,6 +54,7 @@ struct OptimizerTensor {
   std::uint64_t elements = 0;  ///< may be 0
   ElementType type = ElementType::fp32;
   std::uint64_t key = 0;  ///< what stochastic rounding knows the tensor by; the same after a rebuild
+  int device = kOnHost;   ///< where the memory of weight and gradient is: the host, or a CUDA device by number
 };
 
 struct OffloadedAdamWOptions {
@@ -46,10 +64,13 @@ struct OffloadedAdamWOptions {
   ElementType moments = ElementType::fp32;  ///< or bf16, rounded stochastically
   std::uint64_t seed = 0;                   ///< of stochastic rounding, with step, key and element
   bool io_uring = true;                     ///< false: pread and pwrite threads
-  std::string record;                       ///< file of the run record (docs/formats.md); empty: none
+  std::uint64_t device_memory = 0;          ///< bytes on the tensors' device for state that is updated there
+  void* device_arena = nullptr;  ///< device_bytes() of them, the caller's, idle, 256-byte aligned; null: taken here
+  std::string record;            ///< file of the run record (docs/formats.md); empty: none
 };
 
-/// One tensor's part in a step. Contiguous elements; both are read and `weight` is written before step() returns.
+/// One tensor's part in a step. Contiguous elements; both are read and `weight` is written before step() returns, where
+/// they are memory of the host. Chunks in device_memory take gradients in fp32 and bf16.
 struct TensorStep {
   std::size_t tensor = 0;
   void* weight = nullptr;
@@ -70,6 +91,9 @@ struct OptimizerReport {
   std::uint64_t hits = 0, late = 0, demand = 0;   ///< accesses: ready, on their way, fetched on demand
   std::string io_path, io_reason, folder;         ///< io_reason: why not the faster path, empty when it is
   bool direct = false;
+  std::uint64_t device_state_bytes = 0;               ///< of state_bytes, on the device
+  std::uint64_t device_read = 0, device_written = 0;  ///< copied so far: gradients and weights down, weights up
+  std::string staging_reason;                         ///< why staging is not page-locked, empty when it is
 };
 
 /// A step that ended in the middle: what() says why, `updated` which tensors have new weights in full.
@@ -88,10 +112,16 @@ class OffloadedAdamW {
   /// Least host_memory for these tensors with and without a folder, bytes.
   static std::uint64_t least_memory(const std::vector<OptimizerTensor>& tensors, const OffloadedAdamWOptions& options);
 
+  /// Bytes of device_memory that would be used, at most options.device_memory.
+  static std::uint64_t device_bytes(const std::vector<OptimizerTensor>& tensors, const OffloadedAdamWOptions& options);
+  /// Why tensors on CUDA devices cannot be stepped by this program on this machine; empty where they can.
+  static std::string cuda_unavailable();
+
   /// One AdamW step of each tensor listed (each at most once); others are not touched. Counts of steps are per tensor.
+  /// `stream`: the caller's cudaStream_t where some are on a device (null: the default stream), else not looked at.
   /// Throws StepFailed when some tensors were updated and others were not.
-  void step(const std::vector<TensorStep>& tensors, int threads);
-  /// True where no element of any gradient is NaN or infinite.
+  void step(const std::vector<TensorStep>& tensors, int threads, void* stream = nullptr);
+  /// True where no element of any gradient is NaN or infinite. Memory of the host alone: InputError otherwise.
   static bool gradients_finite(const std::vector<TensorStep>& tensors, const std::vector<OptimizerTensor>& specs,
                                int threads);
 
@@ -99,7 +129,8 @@ class OffloadedAdamW {
   void set_step_count(std::size_t tensor, std::uint64_t steps);
 
   /// Elements [first, first + count) of a plane as fp32; first is a multiple of 1024, the end too or the tensor's end.
-  /// master: of a bf16 or fp16 tensor, what the next step would start from, given the tensor's `weight`.
+  /// master: of a bf16 or fp16 tensor, what the next step would start from, given the tensor's `weight`: memory of the
+  /// host, here and in write(); of a tensor on a device a copy.
   void read(std::size_t tensor, StatePlane plane, std::uint64_t first, std::uint64_t count, const void* weight,
             float* out);
   /// The opposite; moments given to an optimizer with bf16 moments are rounded to nearest. master: where `weight` is

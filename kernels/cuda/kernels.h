@@ -24,6 +24,12 @@ namespace transload::kernels::cuda {
 /// CPU's bits, NaN 0x7FC00000 included. Any n ≥ 0, any alignment to the element.
 void adamw(const AdamwRun& run, std::int64_t n, const AdamwCoefficients& c, float gradient_scale, cudaStream_t stream);
 
+/// Tiles of 1024 elements whose hash (kernels/cpu/element_hash.h) is not known[tile] get residue zero.
+void forget_changed(const bf16* weight, std::int64_t n, const std::uint64_t* known, std::int16_t* residue,
+                    cudaStream_t stream);
+/// known[tile] = the hash of each tile.
+void remember(const bf16* weight, std::int64_t n, std::uint64_t* known, cudaStream_t stream);
+
 /// block[i] = or += values[i]. CPU's bits.
 void store_or_add(float* block, std::int64_t n, const float* values, bool add, cudaStream_t stream);
 /// block[i] = round(values[i]), nearest even. CPU's bits.

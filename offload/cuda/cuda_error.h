@@ -7,6 +7,9 @@
 
 namespace transload::cuda {
 
+/// "CUDA refused <operation> (<what>): …"
+std::string refusal(cudaError_t result, const char* operation, const std::string& what);
+
 /// Throws IoError unless `result` is success. `operation`: the call's name; `what`: stream, block or size.
 void check(cudaError_t result, const char* operation, const std::string& what);
 

@@ -75,8 +75,10 @@ CudaStream::CudaStream(std::string name, int device, std::size_t capacity, Devic
       slots_(capacity),
       complete_(capacity),
       issue_(4 * capacity) {
-  for (QueueStream* thread : {&issue_, &complete_})
+  for (QueueStream* thread : {&issue_, &complete_}) {
     thread->launch([this, device] { check(cudaSetDevice(device), "cudaSetDevice", name_); });
+    thread->synchronize();  // a failure is the constructor's
+  }
 }
 
 CudaStream::~CudaStream() = default;

@@ -2,7 +2,8 @@
 //
 // Memory crosses as addresses, so that neither PyTorch nor NumPy is needed to build or to import. Calls that compute or
 // wait release the interpreter lock. A child of fork() has none of the threads: there the object refuses everything and
-// is never destroyed.
+// is never destroyed. Tensors on a device and the arena for state there are PyTorch's memory as well; its stream
+// crosses as the address that it is.
 #include "transload/offloaded_adamw.h"
 
 #include <nanobind/nanobind.h>
@@ -19,6 +20,9 @@
 #include <vector>
 
 #include "base/error.h"
+#ifdef TRANSLOAD_HAVE_CUDA
+#include "train/cuda/cuda_tensors.h"
+#endif
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -44,13 +48,13 @@ T* at_address(std::uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-/// (name, elements, element type, key) of each tensor.
+/// (name, elements, element type, key, device) of each tensor.
 std::vector<OptimizerTensor> tensors_from(const nb::list& rows) {
   std::vector<OptimizerTensor> tensors;
   tensors.reserve(rows.size());
   for (nb::handle row : rows) {
     tensors.push_back({nb::cast<std::string>(row[0]), nb::cast<std::uint64_t>(row[1]),
-                       element_type(nb::cast<int>(row[2])), nb::cast<std::uint64_t>(row[3])});
+                       element_type(nb::cast<int>(row[2])), nb::cast<std::uint64_t>(row[3]), nb::cast<int>(row[4])});
   }
   return tensors;
 }
@@ -98,6 +102,10 @@ nb::dict dict_from(const OptimizerReport& report) {
   d["io_reason"] = report.io_reason;
   d["folder"] = report.folder;
   d["direct"] = report.direct;
+  d["device_state_bytes"] = report.device_state_bytes;
+  d["device_read"] = report.device_read;
+  d["device_written"] = report.device_written;
+  d["staging_reason"] = report.staging_reason;
   return d;
 }
 
@@ -122,11 +130,11 @@ class Core {
     optimizer_.reset();
   }
 
-  void step(const nb::list& rows, int threads) {
+  void step(const nb::list& rows, int threads, std::uintptr_t stream) {
     const std::vector<TensorStep> steps = steps_from(rows);
     const Turn turn(mutex_);
     OffloadedAdamW& optimizer = get();
-    optimizer.step(steps, threads);
+    optimizer.step(steps, threads, at_address<void>(stream));
   }
 
   bool gradients_finite(const nb::list& rows, int threads) {
@@ -207,7 +215,8 @@ class Core {
 };
 
 OffloadedAdamWOptions options_from(std::uint64_t host_memory, std::string nvme, std::uint64_t chunk_elements,
-                                   int moments, std::uint64_t seed, bool io_uring, std::string record) {
+                                   int moments, std::uint64_t seed, bool io_uring, std::string record,
+                                   std::uint64_t device_memory, std::uintptr_t device_arena) {
   OffloadedAdamWOptions options;
   options.host_memory = host_memory;
   options.nvme = std::move(nvme);
@@ -216,6 +225,8 @@ OffloadedAdamWOptions options_from(std::uint64_t host_memory, std::string nvme, 
   options.seed = seed;
   options.io_uring = io_uring;
   options.record = std::move(record);
+  options.device_memory = device_memory;
+  options.device_arena = at_address<void>(device_arena);
   return options;
 }
 
@@ -262,6 +273,9 @@ void translate(const std::exception_ptr& pointer, void*) {
 
 NB_MODULE(_core, m) {
   using transload::Core;
+#ifdef TRANSLOAD_HAVE_CUDA
+  transload::cuda::announce_tensors();
+#endif
   m.doc() = "The optimizer over tensors that a caller owns; memory crosses as addresses.";
   transload::step_failed_type = PyErr_NewException("transload._core.StepFailed", PyExc_RuntimeError, nullptr);
   m.attr("StepFailed") = nb::handle(transload::step_failed_type);
@@ -271,14 +285,16 @@ NB_MODULE(_core, m) {
       .def(
           "__init__",
           [](Core* self, const nb::list& tensors, std::uint64_t host_memory, std::string nvme,
-             std::uint64_t chunk_elements, int moments, std::uint64_t seed, bool io_uring, std::string record) {
-            new (self) Core(tensors, transload::options_from(host_memory, std::move(nvme), chunk_elements, moments,
-                                                             seed, io_uring, std::move(record)));
+             std::uint64_t chunk_elements, int moments, std::uint64_t seed, bool io_uring, std::string record,
+             std::uint64_t device_memory, std::uintptr_t device_arena) {
+            new (self)
+                Core(tensors, transload::options_from(host_memory, std::move(nvme), chunk_elements, moments, seed,
+                                                      io_uring, std::move(record), device_memory, device_arena));
           },
           "tensors"_a, nb::kw_only(), "host_memory"_a = 0, "nvme"_a = "", "chunk_elements"_a = 0, "moments"_a = 0,
-          "seed"_a = 0, "io_uring"_a = true, "record"_a = "")
+          "seed"_a = 0, "io_uring"_a = true, "record"_a = "", "device_memory"_a = 0, "device_arena"_a = 0)
       .def("close", &Core::close)
-      .def("step", &Core::step, "rows"_a, "threads"_a)
+      .def("step", &Core::step, "rows"_a, "threads"_a, "stream"_a = 0)
       .def("gradients_finite", &Core::gradients_finite, "rows"_a, "threads"_a)
       .def("step_count", &Core::step_count, "tensor"_a)
       .def("set_step_count", &Core::set_step_count, "tensor"_a, "steps"_a)
@@ -289,5 +305,16 @@ NB_MODULE(_core, m) {
       .def("reservable", &Core::reservable)
       .def("report", &Core::report);
   m.def("digest", &transload::digest, "address"_a, "bytes"_a);
+  m.def("cuda_unavailable", &transload::OffloadedAdamW::cuda_unavailable);
+  m.def(
+      "device_bytes",
+      [](const nb::list& tensors, std::uint64_t device_memory, std::uint64_t host_memory, std::string nvme,
+         std::uint64_t chunk_elements, int moments) {
+        return transload::OffloadedAdamW::device_bytes(
+            transload::tensors_from(tensors), transload::options_from(host_memory, std::move(nvme), chunk_elements,
+                                                                      moments, 0, true, "", device_memory, 0));
+      },
+      "tensors"_a, nb::kw_only(), "device_memory"_a, "host_memory"_a = 0, "nvme"_a = "", "chunk_elements"_a = 0,
+      "moments"_a = 0);
   m.def("empty_report", [] { return transload::dict_from(transload::OptimizerReport{}); });
 }

@@ -18,7 +18,7 @@ from transload.parameters import flatten, names_of
 from transload.sizes import parse_size
 from transload.snapshot import snapshot
 from transload.state import StateMap
-from transload.steps import Gathered, all_finite, gather, step_parts
+from transload.steps import Gathered, address_of, all_finite, gather, keep_for, step_parts
 from transload.values import check_complete
 
 _MOMENTS = {"fp32": 0, "bf16": 1}
@@ -27,13 +27,14 @@ _NAMED = 50
 
 
 class AdamW(Optimizer):
-    """AdamW over parameters on the CPU; its state lies in host memory within a budget, and on NVMe.
+    """AdamW whose state lies in host memory within a budget, and on NVMe; parameters on the CPU or on one CUDA device.
 
     The arguments up to `fused` are those of torch.optim.AdamW; foreach and fused have no effect, amsgrad, maximize,
     capturable and differentiable are refused. Then:
 
     host_memory  budget for state and staging, as "8GiB", "8GB" or bytes; None: what all state needs
     nvme         an existing folder for scratch files; None: everything in host memory
+    device_memory  memory of the parameters' CUDA device for state that is updated there; None: none
     moments      "fp32", or "bf16" with stochastic rounding
     nonfinite    "propagate" as torch does, or "skip": a step with a NaN or an infinity in any gradient changes nothing
                  and counts in `skipped`
@@ -61,6 +62,7 @@ class AdamW(Optimizer):
         fused: bool | None = None,
         host_memory: int | str | None = None,
         nvme: str | os.PathLike[str] | None = None,
+        device_memory: int | str | None = None,
         moments: str = "fp32",
         nonfinite: str = "propagate",
         chunk_size: int | str | None = None,
@@ -75,7 +77,7 @@ class AdamW(Optimizer):
             raise ValueError(f'nonfinite is "propagate" or "skip", not {nonfinite!r}.')
         self.skipped = 0
         self._skips = nonfinite == "skip"
-        self._offload = OffloadedState(_options(host_memory, nvme, moments, chunk_size, seed, record))
+        self._offload = OffloadedState(_options(host_memory, nvme, device_memory, moments, chunk_size, seed, record))
         self._map = StateMap(self._offload)
         super().__init__(params, model.defaults)
         weakref.finalize(self, OffloadedState.finish, self._offload)
@@ -101,7 +103,8 @@ class AdamW(Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of every parameter that has a gradient; returns the closure's loss.
 
-        When it returns, parameters and state are written. RuntimeError names what was updated where it failed midway.
+        When it returns, parameters and state are written; on a CUDA device, for whatever the current stream does next.
+        RuntimeError names what was updated where it failed midway.
         """
         self._offload.check_usable()
         loss = None
@@ -198,7 +201,7 @@ class AdamW(Optimizer):
         return gathered
 
     def _step(self, gathered: Gathered) -> None:
-        core, threads = self._offload.core, torch.get_num_threads()
+        core, threads, stream = self._offload.core, torch.get_num_threads(), self._offload.stream()
         if self._skips and not all_finite(core, gathered, threads):
             self.skipped += 1
             return
@@ -206,9 +209,10 @@ class AdamW(Optimizer):
         calls = core.report()["steps"]
         try:
             if gathered.rows:
-                core.step(gathered.rows, threads)
+                core.step(gathered.rows, threads, address_of(stream))
+                keep_for(stream, gathered)
                 updated += gathered.entries
-            step_parts(core, gathered.parts, threads, updated)
+            step_parts(core, gathered.parts, threads, stream, updated)
         except BaseException as error:
             self._step_ended(error, core.report()["steps"] - calls, gathered, updated)
             raise
@@ -270,7 +274,9 @@ class AdamW(Optimizer):
         self._map.forget()
 
 
-def _options(host_memory: Any, nvme: Any, moments: str, chunk_size: Any, seed: int, record: Any) -> Options:
+def _options(
+    host_memory: Any, nvme: Any, device_memory: Any, moments: str, chunk_size: Any, seed: int, record: Any
+) -> Options:
     if moments not in _MOMENTS:
         raise ValueError(f'moments is "fp32" or "bf16", not {moments!r}.')
     folder = os.fspath(nvme) if nvme is not None else ""
@@ -287,4 +293,5 @@ def _options(host_memory: Any, nvme: Any, moments: str, chunk_size: Any, seed: i
         moments=_MOMENTS[moments],
         seed=seed,
         record=os.fspath(record) if record is not None else "",
+        device_memory=parse_size(device_memory, "device_memory") if device_memory is not None else 0,
     )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from transload import _core
-from transload.parameters import ELEMENT_TYPES, check_place, flatten, names_of, shape_text
+from transload.parameters import ELEMENT_TYPES, PLACES, check_place, flatten, host_copy, names_of, place_of, shape_text
 from transload.planes import PLANES, pieces, read_all, write_all
 from transload.snapshot import snapshot
 
@@ -30,6 +30,7 @@ class Options:
     moments: int
     seed: int
     record: str
+    device_memory: int = 0
 
 
 @dataclasses.dataclass(slots=True)
@@ -41,6 +42,8 @@ class Entry:
     name: str
     shape: torch.Size
     dtype: torch.dtype
+    place: int
+    """-1: the CPU; else the CUDA device."""
     live: bool = False
     """Stepped, loaded or assigned: has state to show."""
 
@@ -51,7 +54,14 @@ _LEFT = " (in no group, "
 
 def _can_keep(parameter: torch.Tensor, entry: Entry) -> bool:
     """False where there is nothing left that the state could belong to: moved away, or of another shape."""
-    return parameter.is_cpu and parameter.dtype in ELEMENT_TYPES and parameter.shape == entry.shape
+    return parameter.device.type in PLACES and parameter.dtype in ELEMENT_TYPES and parameter.shape == entry.shape
+
+
+def _idle_memory(size: int, place: int) -> torch.Tensor:
+    """Memory of a device on which nothing is under way: not what an earlier owner left in the caller's stream either."""
+    memory = torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", place))
+    torch.cuda.current_stream(place).synchronize()
+    return memory
 
 
 class OffloadedState:
@@ -65,8 +75,11 @@ class OffloadedState:
         """Of the groups; a parameter takes another's place only where these stay."""
         self.flat_entries: list[Entry | None] = []
         self._core: _core.Core | None = None
+        self._arena: torch.Tensor | None = None
+        """State on the device, in memory of PyTorch's allocator; given back after the core has ended."""
         self._failure: str | None = None
         self._process = os.getpid()
+        self._place = -1
         self.adopted: Callable[[torch.Tensor, torch.Tensor], None] = lambda old, new: None
         """Called when a parameter takes the place and the state of another."""
 
@@ -107,6 +120,7 @@ class OffloadedState:
                 core.close()
         except Exception:  # noqa: BLE001
             pass
+        self._arena = None
 
     def finish(self) -> None:
         """For good: other threads that still step at the interpreter's exit are refused."""
@@ -196,7 +210,7 @@ class OffloadedState:
     def _covered(self, flat: list[torch.Tensor], wanted: list[bool]) -> bool:
         for p, want in zip(flat, wanted):
             entry = self.entries.get(p)
-            if want and (entry is None or entry.dtype != p.dtype):
+            if want and (entry is None or entry.dtype != p.dtype or entry.place != place_of(p)):
                 return False
         return True
 
@@ -235,11 +249,11 @@ class OffloadedState:
             known = self.entries.get(p)
             key = known.key if known is not None else position if position not in taken else unused + position
             name = names[position] if times[names[position]] == 1 else f"{names[position]} at {position}"
-            entries[p] = Entry(len(entries), key, name, p.shape, p.dtype)
+            entries[p] = Entry(len(entries), key, name, p.shape, p.dtype, place_of(p))
         for p, known in self.entries.items():
             if known.live and p not in entries and _can_keep(p, known):
                 name = f"{known.name.split(_LEFT)[0]}{_LEFT}{known.key})"
-                entries[p] = Entry(len(entries), known.key, name, p.shape, p.dtype)
+                entries[p] = Entry(len(entries), known.key, name, p.shape, p.dtype, place_of(p))
         return entries
 
     def _carry(self, entries: dict[torch.Tensor, Entry]) -> dict[torch.Tensor, dict[str, Any]]:
@@ -251,16 +265,23 @@ class OffloadedState:
 
     def _make(self, entries: dict[torch.Tensor, Entry]) -> _core.Core:
         o = self.options
-        rows = [(e.name, e.shape.numel(), ELEMENT_TYPES[e.dtype], e.key) for e in entries.values()]
-        return _core.Core(
-            rows,
-            host_memory=o.host_memory or 0,
-            nvme=o.nvme,
-            chunk_elements=o.chunk_elements,
-            moments=o.moments,
-            seed=o.seed,
-            record=o.record,
-        )
+        rows = [(e.name, e.shape.numel(), ELEMENT_TYPES[e.dtype], e.key, e.place) for e in entries.values()]
+        layout: dict[str, Any] = {
+            "host_memory": o.host_memory or 0, "nvme": o.nvme, "chunk_elements": o.chunk_elements, "moments": o.moments
+        }  # fmt: skip
+        place = max((e.place for e in entries.values()), default=-1)
+        size = _core.device_bytes(rows, device_memory=o.device_memory, **layout) if place >= 0 else 0
+        arena = _idle_memory(size, place) if size > 0 else None
+        core = _core.Core(
+            rows, **layout, seed=o.seed, record=o.record,
+            device_memory=size, device_arena=arena.data_ptr() if arena is not None else 0,
+        )  # fmt: skip
+        self._arena, self._place = arena, place
+        return core
+
+    def stream(self) -> torch.cuda.Stream | None:
+        """The caller's stream on the device of the parameters; None where all are on the CPU."""
+        return torch.cuda.current_stream(self._place) if self._place >= 0 else None
 
     # Values.
 
@@ -297,7 +318,7 @@ class OffloadedState:
     def read(self, parameter: torch.Tensor, name: str, address: int) -> None:
         """A whole plane as fp32, to an address."""
         entry = self.entries[parameter]
-        weight = parameter.detach().contiguous() if name == "master" else None
+        weight = host_copy(parameter) if name == "master" else None
         read_all(self.core, entry, PLANES[name], weight, address)
 
     def write(self, parameter: torch.Tensor, name: str, values: Iterable[torch.Tensor], sets_weight: bool) -> None:
@@ -307,7 +328,7 @@ class OffloadedState:
             write_all(self.core, entry, PLANES[name], values, None)
             return
         weight = parameter.detach()
-        plain = weight.contiguous()
+        plain = host_copy(parameter)
         write_all(self.core, entry, PLANES[name], values, plain)
         if plain.data_ptr() != weight.data_ptr():
             weight.copy_(plain)

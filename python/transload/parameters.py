@@ -6,8 +6,24 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from transload import _core
+
 ELEMENT_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The core's numbers for the types of weights and gradients."""
+
+
+PLACES = ("cpu", "cuda")
+"""Types of devices whose tensors can be stepped."""
+
+
+def place_of(tensor: torch.Tensor) -> int:
+    """The core's number for where a tensor of these devices is: -1 for the CPU, else the CUDA device."""
+    return -1 if tensor.is_cpu else tensor.get_device()
+
+
+def host_copy(parameter: torch.Tensor) -> torch.Tensor:
+    """Its elements in order in memory of the host; not copied where they lie there so."""
+    return parameter.detach().contiguous().cpu()
 
 
 def flatten(groups: list[dict[str, Any]]) -> list[torch.Tensor]:
@@ -35,14 +51,16 @@ def shape_text(shape: torch.Size) -> str:
 def check_place(parameter: torch.Tensor, name: str) -> None:
     """The one place that decides whether a parameter can be stepped where it is.
 
-    NotImplementedError for devices other than the CPU and for tensors that stand for others (DTensor, quantized
-    wrappers), TypeError for element types other than fp32, bf16 and fp16.
+    NotImplementedError for devices other than the CPU and CUDA's, for those where they cannot be used, and for tensors
+    that stand for others (DTensor, quantized wrappers); TypeError for element types other than fp32, bf16 and fp16.
     """
     device = parameter.device.type
     if device == "meta":
         raise NotImplementedError(f"{name} is on the meta device: materialise it before the first step or load.")
-    if device != "cpu":
-        raise NotImplementedError(f"{name} is on {parameter.device}: transload.AdamW steps parameters on the CPU only.")
+    if device not in PLACES:
+        raise NotImplementedError(f"{name} is on {parameter.device}: transload.AdamW steps parameters on CPU and CUDA.")
+    if device == "cuda" and (reason := _core.cuda_unavailable()):
+        raise NotImplementedError(f"{name} is on {parameter.device}, where it cannot be stepped: {reason}.")
     if parameter.dtype not in ELEMENT_TYPES:
         raise TypeError(f"{name} is {parameter.dtype}: transload.AdamW steps float32, bfloat16 and float16.")
     if parameter.layout != torch.strided or is_traceable_wrapper_subclass(parameter):

@@ -36,7 +36,7 @@ def zeros(elements: int) -> Iterator[torch.Tensor]:
 
 
 def read_all(core: _core.Core, entry: Entry, plane: int, weight: torch.Tensor | None, address: int) -> None:
-    """A whole plane, fp32, to an address; `weight`: the parameter, contiguous, for the master."""
+    """A whole plane, fp32, to an address; `weight`: the parameter's host_copy, for the master."""
     elements = entry.shape.numel()
     if elements > 0:
         core.read(entry.tensor, plane, 0, elements, weight.data_ptr() if weight is not None else 0, address)
@@ -58,7 +58,7 @@ def read_pieces(
 def write_all(
     core: _core.Core, entry: Entry, plane: int, values: Iterable[torch.Tensor], weight: torch.Tensor | None
 ) -> None:
-    """A whole plane from fp32 pieces of PIECE elements in order; `weight`: contiguous, gets the rounded master."""
+    """A whole plane from fp32 pieces of PIECE elements in order; `weight`: a host_copy, gets the rounded master."""
     first = 0
     for piece in values:
         address = weight.data_ptr() if weight is not None else 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
+from transload.parameters import host_copy
 from transload.planes import PIECE, PLANES, read_pieces
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _all_pieces(state: OffloadedState, parameters: list[torch.Tensor]) -> Iterat
     for parameter in parameters:
         entry = state.entries[parameter]
         for name in state.plane_names(parameter):
-            weight = parameter.detach().contiguous() if name == "master" else None
+            weight = host_copy(parameter) if name == "master" else None
             yield from read_pieces(state.core, entry, PLANES[name], weight, buffers)
 
 

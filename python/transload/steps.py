@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import chain
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from transload import _core
 from transload.groups import check_group, values_of
 from transload.offload import Entry
-from transload.parameters import ELEMENT_TYPES, check_place, shape_text
+from transload.parameters import ELEMENT_TYPES, PLACES, check_place, place_of, shape_text
 
 _TEMPORARIES = 64 << 20
 """Bytes of temporaries at a time; a single parameter may take more."""
@@ -37,6 +38,8 @@ class Gathered:
 
     rows: list[Any] = dataclasses.field(default_factory=list)
     parameters: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    gradients: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    """Held while the core reads them, whatever becomes of .grad."""
     entries: list[Entry] = dataclasses.field(default_factory=list)
     parts: list[Part] = dataclasses.field(default_factory=list)
 
@@ -61,7 +64,7 @@ def gather(groups: list[dict[str, Any]], flat_entries: list[Entry | None]) -> Ga
             gradient = parameter.grad
             if gradient is None:
                 continue
-            if entry is None or parameter.dtype is not entry.dtype:
+            if entry is None or parameter.dtype is not entry.dtype or place_of(parameter) != entry.place:
                 return None
             kind = ELEMENT_TYPES.get(gradient.dtype)
             if kind is None or not _fits(parameter, gradient, entry):
@@ -84,6 +87,7 @@ def gather(groups: list[dict[str, Any]], flat_entries: list[Entry | None]) -> Ga
             gradients.append(address)
             kinds.append(kind)  # type: ignore[arg-type]
             all_of.parameters.append(parameter)
+            all_of.gradients.append(gradient)
             all_of.entries.append(entry)
         if tensors:
             all_of.rows.append((*values, tensors, weights, gradients, kinds))
@@ -92,8 +96,8 @@ def gather(groups: list[dict[str, Any]], flat_entries: list[Entry | None]) -> Ga
 
 def _fits(parameter: torch.Tensor, gradient: torch.Tensor, entry: Entry) -> bool:
     return (
-        parameter.is_cpu
-        and gradient.is_cpu
+        parameter.device.type in PLACES
+        and gradient.device == parameter.device
         and gradient.layout is torch.strided
         and parameter.shape == entry.shape
         and gradient.shape == entry.shape
@@ -128,19 +132,50 @@ def _refuse(parameter: torch.Tensor, gradient: torch.Tensor, entry: Entry) -> No
         raise RuntimeError(
             f"The gradient of {entry.name} has shape {shape_text(gradient.shape)}, not {shape_text(entry.shape)}."
         )
-    if not gradient.is_cpu:
-        raise NotImplementedError(f"The gradient of {entry.name} is on {gradient.device}, not on the CPU.")
+    if gradient.device != parameter.device:
+        raise NotImplementedError(
+            f"The gradient of {entry.name} is on {gradient.device}, the parameter on {parameter.device}."
+        )
     raise TypeError(f"The gradient of {entry.name} is {gradient.dtype}, not float32, bfloat16 or float16.")
 
 
 def all_finite(core: _core.Core, gathered: Gathered, threads: int) -> bool:
     """True where no gradient has a NaN or an infinity."""
-    return core.gradients_finite(gathered.rows, threads) and all(
-        bool(torch.isfinite(part.gradient).all()) for part in gathered.parts
-    )
+    others = [part.gradient for part in gathered.parts]
+    if all(gradient.is_cpu for gradient in gathered.gradients):
+        return core.gradients_finite(gathered.rows, threads) and _finite(others)
+    return _finite(gathered.gradients + others)
 
 
-def step_parts(core: _core.Core, parts: list[Part], threads: int, updated: list[Entry]) -> None:
+def _finite(gradients: list[torch.Tensor]) -> bool:
+    """Asked where they are; each device is waited for once."""
+    answers: dict[torch.device, torch.Tensor] = {}
+    for gradient in gradients:
+        finite = torch.isfinite(gradient).all()
+        known = answers.get(gradient.device)
+        answers[gradient.device] = finite if known is None else known & finite
+    return all(bool(answer) for answer in answers.values())
+
+
+def address_of(stream: torch.cuda.Stream | None) -> int:
+    """As the core takes it; None: no tensor is on a device."""
+    return stream.cuda_stream if stream is not None else 0
+
+
+def keep_for(stream: torch.cuda.Stream | None, gathered: Gathered) -> None:
+    """Tells PyTorch's allocator what `stream` still uses: weights on their way, gradients that kernels will read. Their
+    memory is not given to others before the stream has got there, whoever lets go of them, and nobody waits.
+    """
+    if stream is None:
+        return
+    for tensor in chain(gathered.parameters, gathered.gradients):
+        if tensor.is_cuda:
+            tensor.record_stream(stream)
+
+
+def step_parts(
+    core: _core.Core, parts: list[Part], threads: int, stream: torch.cuda.Stream | None, updated: list[Entry]
+) -> None:
     """Steps the parts through contiguous temporaries, a bounded number of bytes at a time, in order.
 
     Appends to `updated` what has new weights.
@@ -149,11 +184,11 @@ def step_parts(core: _core.Core, parts: list[Part], threads: int, updated: list[
     for part in parts:
         size = sum(p.bytes for p in batch) + part.bytes
         if batch and (size > _TEMPORARIES or any(_same_memory(p, part) for p in batch)):
-            _step_batch(core, batch, threads, updated)
+            _step_batch(core, batch, threads, stream, updated)
             batch = []
         batch.append(part)
     if batch:
-        _step_batch(core, batch, threads, updated)
+        _step_batch(core, batch, threads, stream, updated)
 
 
 def _plain(gradient: torch.Tensor) -> torch.Tensor:
@@ -165,14 +200,16 @@ def _same_memory(a: Part, b: Part) -> bool:
     return a.entry is b.entry or a.parameter.data_ptr() == b.parameter.data_ptr()
 
 
-def _step_batch(core: _core.Core, batch: list[Part], threads: int, updated: list[Entry]) -> None:
+def _step_batch(
+    core: _core.Core, batch: list[Part], threads: int, stream: torch.cuda.Stream | None, updated: list[Entry]
+) -> None:
     weights = [part.parameter.detach().contiguous() for part in batch]
     gradients = [_plain(part.gradient) for part in batch]
     rows: list[_core.Row] = []
     for part, weight, gradient in zip(batch, weights, gradients):
         place = [part.entry.tensor], [weight.data_ptr()], [gradient.data_ptr()], [ELEMENT_TYPES[gradient.dtype]]
         rows.append((*part.values, *place))
-    core.step(rows, threads)
+    core.step(rows, threads, address_of(stream))
     for part, weight in zip(batch, weights):
         if weight.data_ptr() != part.parameter.data_ptr():
             part.parameter.copy_(weight)

@@ -60,6 +60,18 @@ class Packer {
   std::int64_t open_[2] = {-1, -1};
 };
 
+/// The pieces of [begin, begin + count) of a chunk, counted from there.
+std::vector<Piece> clip(const Chunk& chunk, std::uint64_t begin, std::uint64_t count) {
+  std::vector<Piece> out;
+  for (const Piece& piece : chunk.pieces) {
+    const std::uint64_t from = std::max(begin, piece.chunk_begin);
+    const std::uint64_t to = std::min(begin + count, piece.chunk_begin + piece.count);
+    if (from >= to) continue;
+    out.push_back({piece.param, piece.chunk, piece.param_begin + (from - piece.chunk_begin), from - begin, to - from});
+  }
+  return out;
+}
+
 void check_names(const std::vector<ParamSpec>& params) {
   std::unordered_set<std::string_view> names;
   for (const ParamSpec& p : params)
@@ -104,7 +116,7 @@ std::uint64_t ParamSpec::columns() const {
   return n == 0 ? 0 : n / rows();
 }
 
-std::vector<PlaneSpec> training_planes(Dtype weights, Dtype gradients, bool with_partial) {
+std::vector<PlaneSpec> training_planes(Dtype weights, Dtype gradients, bool with_partial, bool sharded) {
   std::vector<PlaneSpec> planes;
   planes.push_back({"weight", weights, true, true});
   // A frozen chunk keeps its residue: the fp32 master stays exact for export and for unfreezing, and a step never
@@ -113,12 +125,22 @@ std::vector<PlaneSpec> training_planes(Dtype weights, Dtype gradients, bool with
   planes.push_back({"moment1", Dtype::f32, true, false});
   planes.push_back({"moment2", Dtype::f32, true, false});
   planes.push_back({"gradient", gradients, false, false});
-  if (with_partial) planes.push_back({"partial", Dtype::f32, false, false});
+  if (with_partial) planes.push_back({"partial", Dtype::f32, false, false, sharded});
+  if (sharded) {
+    planes.push_back({"local", gradients, false, false, true});
+    planes.push_back({"gathered", weights, false, true, true});
+  }
   return planes;
 }
 
-Layout::Layout(std::vector<ParamSpec> params, std::vector<PlaneSpec> planes, std::uint64_t chunk_bytes)
-    : params_(std::move(params)), planes_(std::move(planes)), chunk_bytes_(chunk_bytes), pieces_(params_.size()) {
+Layout::Layout(std::vector<ParamSpec> params, std::vector<PlaneSpec> planes, std::uint64_t chunk_bytes, Shards shards)
+    : params_(std::move(params)),
+      planes_(std::move(planes)),
+      chunk_bytes_(chunk_bytes),
+      shards_(shards),
+      pieces_(params_.size()) {
+  if (shards_.count == 0 || shards_.rank >= shards_.count)
+    throw InputError(fmt::format("Rank {} of {} ranks.", shards_.rank, shards_.count));
   if (planes_.empty()) throw InputError("A layout needs at least the weight plane.");
   const std::uint64_t capacity = chunk_bytes_ / size_of(weight_dtype()) / kRun * kRun;
   if (capacity < kTile)
@@ -129,15 +151,20 @@ Layout::Layout(std::vector<ParamSpec> params, std::vector<PlaneSpec> planes, std
 
   Packer packer(chunks_, capacity);
   for (std::size_t p = 0; p < params_.size(); ++p) packer.place(ParamId(p), params_[p], pieces_[p]);
+  for (std::size_t c = 0; c < chunks_.size(); ++c) {
+    const std::uint64_t elements = shard_elements(ChunkId(c));
+    shard_pieces_.push_back(clip(chunks_[c], shards_.rank * elements, elements));
+  }
 
   block_ids_.assign(chunks_.size(), std::vector<BlockId>(planes_.size()));
   for (std::size_t c = 0; c < chunks_.size(); ++c) {
     for (std::size_t q = 0; q < planes_.size(); ++q) {
       const PlaneSpec& plane = planes_[q];
       if (chunks_[c].frozen && !plane.for_frozen) continue;
+      const std::uint64_t elements = shard_elements(ChunkId(c)) * (plane.whole ? shards_.count : 1);
       block_ids_[c][q] = BlockId(blocks_.size());
-      blocks_.push_back({fmt::format("chunk {} {}", c, plane.name), chunks_[c].elements * size_of(plane.dtype),
-                         plane.durable, plane.name});
+      blocks_.push_back(
+          {fmt::format("chunk {} {}", c, plane.name), elements * size_of(plane.dtype), plane.durable, plane.name});
       origin_.emplace_back(ChunkId(c), static_cast<int>(q));
     }
   }
@@ -150,6 +177,10 @@ ParamId Layout::find(std::string_view name) const {
 }
 
 std::span<const Piece> Layout::pieces(ParamId p) const { return pieces_[p.value]; }
+
+std::uint64_t Layout::shard_elements(ChunkId c) const {
+  return round_up(ceil_div(chunk(c).elements, shards_.count), kRun);
+}
 
 int Layout::plane(std::string_view name) const {
   for (std::size_t q = 0; q < planes_.size(); ++q)
@@ -183,7 +214,9 @@ std::string Layout::to_json() const {
     root["planes"].push_back({{"name", q.name},
                               {"dtype", std::string(name_of(q.dtype))},
                               {"durable", q.durable},
-                              {"for_frozen", q.for_frozen}});
+                              {"for_frozen", q.for_frozen},
+                              {"whole", q.whole}});
+  root["shards"] = {{"rank", shards_.rank}, {"count", shards_.count}};
   try {
     return root.dump();
   } catch (const nlohmann::json::exception& e) {
@@ -201,8 +234,10 @@ Layout Layout::from_json(std::string_view text) {
     std::vector<PlaneSpec> planes;
     for (const auto& q : root.at("planes"))
       planes.push_back({q.at("name").get<std::string>(), dtype_from(q.at("dtype").get<std::string>()),
-                        q.at("durable").get<bool>(), q.at("for_frozen").get<bool>()});
-    return Layout(std::move(params), std::move(planes), root.at("chunk_bytes").get<std::uint64_t>());
+                        q.at("durable").get<bool>(), q.at("for_frozen").get<bool>(), q.value("whole", false)});
+    const auto shards = root.value("shards", nlohmann::json::object());
+    return Layout(std::move(params), std::move(planes), root.at("chunk_bytes").get<std::uint64_t>(),
+                  {shards.value("rank", 0U), shards.value("count", 1U)});
   } catch (const nlohmann::json::exception& e) {
     throw InputError(fmt::format("The layout's JSON cannot be read: {}.", e.what()));
   }

@@ -4,6 +4,9 @@
 // elements (kRun); a parameter is cut only at multiples of 1024 elements (kTile) from its own start. A chunk holds at
 // most chunk_bytes of weight plane. Frozen and trainable parameters never share a chunk. Every element of every
 // parameter lies in exactly one piece; zero-size parameters have no piece. 64-bit throughout.
+//
+// Of each chunk a rank holds one shard: 1/count of its elements rounded up to a run, ascending by rank; what is left
+// over at the end of the last shards is padding. Planes hold the shard, or the whole chunk, padding included.
 #pragma once
 
 #include <cstdint>
@@ -46,19 +49,27 @@ struct Chunk {
 
 /// A plane is data: which arrays a chunk has.
 struct PlaneSpec {
-  std::string name;  ///< DESIGN's words: weight, residue, moment1, moment2, gradient, partial
+  std::string name;  ///< DESIGN's words: weight, residue, moment1, moment2, gradient, partial, gathered, local
   Dtype dtype = Dtype::f32;
   bool durable = true;
   bool for_frozen = false;  ///< frozen chunks have it too
+  bool whole = false;       ///< of all ranks' elements, not of this rank's shard
 };
 /// weight, residue (bf16 only), moment1, moment2, gradient, and partial where `with_partial` (sums of several
-/// contributions before rounding: gradient dtype bf16 and tied weights or accumulation).
-std::vector<PlaneSpec> training_planes(Dtype weights, Dtype gradients, bool with_partial);
+/// contributions before rounding: gradient dtype bf16 and tied weights or accumulation). Where ranks share chunks
+/// (`sharded`) also gathered, the weights of all ranks, and local, this rank's gradient of all of them; both are whole,
+/// and so is partial.
+std::vector<PlaneSpec> training_planes(Dtype weights, Dtype gradients, bool with_partial, bool sharded = false);
+
+/// Who holds which part of every chunk.
+struct Shards {
+  std::uint32_t rank = 0, count = 1;
+};
 
 class Layout {
  public:
   /// InputError: chunk_bytes below one tile, duplicate names.
-  Layout(std::vector<ParamSpec> params, std::vector<PlaneSpec> planes, std::uint64_t chunk_bytes);
+  Layout(std::vector<ParamSpec> params, std::vector<PlaneSpec> planes, std::uint64_t chunk_bytes, Shards shards = {});
 
   const std::vector<ParamSpec>& params() const { return params_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
@@ -72,6 +83,12 @@ class Layout {
 
   /// Pieces of a parameter, ascending param_begin; they cover it exactly.
   std::span<const Piece> pieces(ParamId p) const;
+
+  const Shards& shards() const { return shards_; }
+  /// Elements of each rank's shard of a chunk, padding included; a multiple of kRun.
+  std::uint64_t shard_elements(ChunkId c) const;
+  /// What this rank's shard has of the chunk's pieces; chunk_begin counts from the shard's start. Cuts fall on runs.
+  std::span<const Piece> shard_pieces(ChunkId c) const { return shard_pieces_[c.value]; }
   /// Plane index by name; -1 when the layout has none.
   int plane(std::string_view name) const;
   /// The block of a chunk's plane; invalid() where the chunk does not have it (frozen, or plane == -1).
@@ -81,7 +98,8 @@ class Layout {
   ChunkId chunk_of(BlockId b) const;  ///< of a block of this layout
   int plane_of(BlockId b) const;
 
-  /// Canonical JSON of names, shapes, frozen flags, planes and chunk size; from_json gives the same layout back.
+  /// Canonical JSON of names, shapes, frozen flags, planes, chunk size and shards; from_json gives the same layout
+  /// back.
   std::string to_json() const;
   static Layout from_json(std::string_view text);
 
@@ -89,9 +107,11 @@ class Layout {
   std::vector<ParamSpec> params_;
   std::vector<PlaneSpec> planes_;
   std::uint64_t chunk_bytes_;
+  Shards shards_;
   std::vector<Chunk> chunks_;
-  std::vector<std::vector<Piece>> pieces_;       // by param
-  std::vector<std::vector<BlockId>> block_ids_;  // by chunk, plane
+  std::vector<std::vector<Piece>> pieces_;        // by param
+  std::vector<std::vector<Piece>> shard_pieces_;  // by chunk
+  std::vector<std::vector<BlockId>> block_ids_;   // by chunk, plane
   std::vector<BlockSpec> blocks_;
   std::vector<std::pair<ChunkId, int>> origin_;  // by block
 };

@@ -93,6 +93,11 @@ std::string link_table(const RunPlan& plan) {
   return text;
 }
 
+std::string updates_text(const RunPlan& plan) {
+  if (!three_tiers(plan)) return {};
+  return fmt::format("  updates: {} of {} chunks on the device\n", plan.device_updates, plan.updated_chunks);
+}
+
 std::string budget_table(const RunPlan& plan) {
   std::string text = fmt::format("  {:<18}{:>14}{:>14}{:>14}\n", "budget", "taken", "least", "planned peak");
   const auto row = [&text](const char* name, std::uint64_t given, std::uint64_t least, std::uint64_t peak) {
@@ -158,7 +163,8 @@ std::string wear_text(std::uint64_t bytes, const std::string& folder, double ste
 }
 
 std::string start_text(const RunPlan& plan, const TrainOptions& options) {
-  std::string text = head_line(plan, options) + plane_table(plan) + budget_table(plan) + link_table(plan);
+  std::string text = head_line(plan, options) + plane_table(plan) + updates_text(plan);
+  text += budget_table(plan) + link_table(plan);
   text += store_text(plan, options);
   if (options.nvme_capacity != 0)
     text += wear_text(plan.plan.bytes[static_cast<int>(Link::nvme_write)],
@@ -170,7 +176,7 @@ std::string plan_text(const RunPlan& plan, const TrainOptions& options) {
   std::string text = head_line(plan, options) + plane_table(plan);
   text += fmt::format("  durable {}, within a step {}, workspace {}\n", format_size(plan.durable_bytes),
                       format_size(plan.transient_bytes), format_size(plan.workspace_bytes));
-  text += link_table(plan) + budget_table(plan) + binds_text(plan) + store_text(plan, options);
+  text += updates_text(plan) + link_table(plan) + budget_table(plan) + binds_text(plan) + store_text(plan, options);
   if (options.nvme_capacity != 0)
     text += wear_text(plan.plan.bytes[static_cast<int>(Link::nvme_write)],
                       options.nvme.empty() ? options.run : options.nvme, 0, options.steps);

@@ -64,15 +64,18 @@ void Schedule::index_drops(const Plan& plan) {
 void Schedule::index_fetches(const Plan& plan) {
   const auto n = static_cast<std::int64_t>(accesses_.size());
   for (int tier = 0; tier < 2; ++tier) {
-    std::vector<std::vector<std::uint32_t>> drops(uses_[0].size());
+    std::vector<std::vector<std::uint32_t>> ends(uses_[0].size());  // of copies here
     for (const Plan::Drop& d : plan.drops[tier])
-      drops[d.block.value].push_back(static_cast<std::uint32_t>(d.after_tick % n));
-    for (auto& list : drops) std::sort(list.begin(), list.end());
+      ends[d.block.value].push_back(static_cast<std::uint32_t>(d.after_tick % n));
+    for (std::uint32_t t = 0; t < accesses_.size(); ++t)
+      if (static_cast<int>(accesses_[t].tier) != tier && accesses_[t].kind != AccessKind::read)
+        ends[accesses_[t].block.value].push_back(t);
+    for (auto& list : ends) std::sort(list.begin(), list.end());
     fetches_[tier].clear();
     for (const Plan::Fetch& f : plan.fetches[tier]) {
       Planned planned{f.block, f.need_tick, INT64_MIN};
       for (const std::int64_t shift : {-n, std::int64_t{0}, n})
-        for (const std::uint32_t d : drops[f.block.value])
+        for (const std::uint32_t d : ends[f.block.value])
           if (d + shift < static_cast<std::int64_t>(f.need_tick)) planned.not_before = d + shift;
       fetches_[tier].push_back(planned);
     }

@@ -48,7 +48,7 @@ class Schedule {
   struct Fetch {
     BlockId block;
     std::uint64_t need = 0;             ///< absolute
-    std::uint64_t not_before = 0;       ///< absolute; the plan drops the block until then
+    std::uint64_t not_before = 0;       ///< absolute; until then the plan drops the block, or the other tier changes it
     std::uint64_t reserved_frames = 0;  ///< room that blocks made anew before `need` will take
   };
   /// The next fetch of a tier that is not too late; false: none within one step from now.

@@ -10,6 +10,20 @@
 
 namespace transload {
 
+namespace {
+
+/// The error of a copy, with the block's name; `cause` may be null.
+std::exception_ptr failed_copy(const std::string& block, const std::exception_ptr& cause) {
+  try {
+    if (cause) std::rethrow_exception(cause);
+  } catch (const std::exception& e) {
+    return std::make_exception_ptr(Error(fmt::format("The copy of {} failed: {}", block, e.what())));
+  }
+  return std::make_exception_ptr(Error(fmt::format("The copy of {} was given up after an earlier error.", block)));
+}
+
+}  // namespace
+
 /// The end of a copy; also where the stream skips its tasks because an earlier one failed.
 struct Engine::Impl::CopyEnd {
   CopyEnd(Impl* e, Transfer* t) : engine(e), transfer(t) {}
@@ -17,8 +31,7 @@ struct Engine::Impl::CopyEnd {
   CopyEnd(const CopyEnd&) = delete;
   ~CopyEnd() {
     if (transfer == nullptr) return;
-    transfer->copy_error = std::make_exception_ptr(Error(
-        fmt::format("The copy of {} was given up after an earlier error.", engine->at(transfer->block).spec.name)));
+    transfer->copy_error = failed_copy(engine->at(transfer->block).spec.name, std::current_exception());
     (*this)();
   }
   void operator()() noexcept {
@@ -128,7 +141,7 @@ bool Engine::Impl::start_copy(BlockId id, Tier from, bool ahead) {
         try {
           options.device->copy(t->from, t->to, stream);
         } catch (...) {
-          t->copy_error = std::current_exception();
+          t->copy_error = failed_copy(at(t->block).spec.name, std::current_exception());
         }
       },
       &t->times, CopyEnd(this, t));

@@ -1,7 +1,5 @@
 #include "optim/optimizer.h"
 
-#include <tbb/parallel_for.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -11,9 +9,6 @@
 namespace transload {
 
 namespace {
-
-/// Elements one task updates; planes are walked run by run inside it.
-constexpr std::uint64_t kGrain = 16 * kTile;
 
 struct Planes {
   int weight, residue, moment1, moment2, gradient, partial;
@@ -37,8 +32,6 @@ struct ParamState {
   std::uint32_t contributions = 0;
   std::uint32_t round = 0;    ///< contributions complete in this step
   std::uint64_t covered = 0;  ///< elements of the contribution under way
-  bool present = false;       ///< in the pending update
-  kernels::AdamwCoefficients coefficients{};
 };
 
 }  // namespace
@@ -51,14 +44,18 @@ struct Optimizer::Impl {
         host(host_in),
         options(options_in),
         planes(planes_of(layout_in)),
-        gradients(options.gradients != nullptr ? options.gradients : make_cpu_gradient_kernels()) {}
+        gradients(options.gradients != nullptr ? options.gradients : make_cpu_gradient_kernels()),
+        host_updates(make_cpu_update_kernels()),
+        device_updates(options.updates != nullptr ? options.updates : host_updates) {}
 
   void contribute_piece(const Piece& piece, std::uint64_t from, std::uint64_t count, const float* values);
   void apply(ChunkId chunk);
-  void update_range(const Chunk& chunk, const BlockView (&views)[5], std::uint64_t begin, std::uint64_t end) const;
   void add_squares(ChunkId chunk, const BlockView& gradient) const;
   BlockId block(ChunkId c, int plane) const { return layout.block(c, plane); }
   bool gradient_is_bf16() const { return layout.planes()[planes.gradient].dtype == Dtype::bf16; }
+  Tier update_tier(ChunkId c) const {
+    return options.update_tiers.empty() ? Tier::host : options.update_tiers[c.value];
+  }
 
   const Layout& layout;
   BlockAccess& blocks;
@@ -67,8 +64,10 @@ struct Optimizer::Impl {
   Options options;
   Planes planes;
   std::shared_ptr<GradientKernels> gradients;
+  std::shared_ptr<UpdateKernels> host_updates, device_updates;
   std::vector<ChunkState> chunks;
   std::vector<ParamState> params;
+  std::vector<ParamUpdate> updates;  // the pending ones, by parameter; read on the streams
   std::vector<std::uint64_t> step_counts;
   float gradient_scale = 1;
 };
@@ -78,7 +77,10 @@ Optimizer::Optimizer(const Layout& layout, BlockAccess& blocks, Stream& compute,
     : impl_(std::make_unique<Impl>(layout, blocks, compute, host, options)) {
   TRANSLOAD_CHECK(contributions.size() == layout.params().size(), "{} contributions, {} parameters",
                   contributions.size(), layout.params().size());
+  TRANSLOAD_CHECK(impl_->options.update_tiers.empty() || impl_->options.update_tiers.size() == layout.chunks().size(),
+                  "{} update tiers, {} chunks", impl_->options.update_tiers.size(), layout.chunks().size());
   impl_->params.resize(contributions.size());
+  impl_->updates.resize(contributions.size());
   impl_->step_counts.resize(contributions.size());
   for (std::size_t p = 0; p < contributions.size(); ++p) {
     TRANSLOAD_CHECK(!layout.params()[p].frozen || contributions[p] == 0, "frozen {} has {} contributions",
@@ -203,18 +205,18 @@ void Optimizer::step(const Verdict& verdict, const std::vector<ParamHyper>& hype
                   impl_->params.size());
   for (ChunkState& chunk : impl_->chunks)
     TRANSLOAD_CHECK(!chunk.update_pending, "a step began while an update was pending");
-  impl_->host.synchronize();  // updates under way read what is written here
+  // The updates of the last step, which read what is written here, have ended: backward wrote each one's gradient anew.
   impl_->gradient_scale = verdict.gradient_scale;
   for (std::size_t p = 0; p < hyper.size(); ++p) {
-    ParamState& param = impl_->params[p];
-    param.present = verdict.finite && hyper[p].present && param.contributions > 0;
-    if (param.present) param.coefficients = kernels::coefficients(hyper[p].adamw, ++impl_->step_counts[p]);
+    ParamUpdate& update = impl_->updates[p];
+    update.present = verdict.finite && hyper[p].present && impl_->params[p].contributions > 0;
+    if (update.present) update.coefficients = kernels::coefficients(hyper[p].adamw, ++impl_->step_counts[p]);
   }
   for (std::size_t c = 0; c < impl_->chunks.size(); ++c) {
     ChunkState& chunk = impl_->chunks[c];
     const auto& pieces = impl_->layout.chunks()[c].pieces;
     chunk.update_pending = chunk.gradient_started && std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
-                             return impl_->params[piece.param.value].present;
+                             return impl_->updates[piece.param.value].present;
                            });
     chunk.gradient_started = false;
   }
@@ -228,62 +230,27 @@ void Optimizer::Impl::apply(ChunkId id) {
   ChunkState& chunk = chunks[id.value];
   if (!chunk.update_pending) return;
   chunk.update_pending = false;
+  const Tier tier = update_tier(id);
+  Stream& stream = tier == Tier::device ? compute : host;
+  ChunkUpdate update{.chunk = &layout.chunk(id),
+                     .params = &updates,
+                     .weight_dtype = layout.weight_dtype(),
+                     .gradient_dtype = gradient_is_bf16() ? Dtype::bf16 : Dtype::f32,
+                     .gradient_scale = gradient_scale};
   const int order[5] = {planes.weight, planes.residue, planes.moment1, planes.moment2, planes.gradient};
+  BlockView* const views[5] = {&update.weight, &update.residue, &update.moment1, &update.moment2, &update.gradient};
   Pin pins[5];
-  struct {
-    BlockView view[5];
-  } views;
   for (int i = 0; i < 5; ++i) {
     if (order[i] < 0) continue;
-    pins[i] = blocks.pin(block(id, order[i]), Tier::host, i == 4 ? AccessKind::consume : AccessKind::update);
-    views.view[i] = pins[i].view;
-    host.wait(pins[i].ready);
+    pins[i] = blocks.pin(block(id, order[i]), tier, i == 4 ? AccessKind::consume : AccessKind::update);
+    *views[i] = pins[i].view;
+    stream.wait(pins[i].ready);
   }
-  host.name("update", id.value);
-  host.launch([this, id, views] {
-    const Chunk& c = layout.chunk(id);
-    const std::uint64_t tasks = (c.elements + kGrain - 1) / kGrain;
-    tbb::parallel_for(std::uint64_t{0}, tasks, [&](std::uint64_t t) {
-      update_range(c, views.view, t * kGrain, std::min((t + 1) * kGrain, c.elements));
-    });
-  });
+  UpdateKernels& arithmetic = tier == Tier::device ? *device_updates : *host_updates;
+  stream.name("update", id.value);
+  stream.launch([&arithmetic, update] { arithmetic.update(update); });
   for (Pin& pin : pins)
-    if (pin.held()) blocks.unpin(std::move(pin), host);
-}
-
-void Optimizer::Impl::update_range(const Chunk& chunk, const BlockView (&views)[5], std::uint64_t begin,
-                                   std::uint64_t end) const {
-  const std::uint64_t size[5] = {size_of(layout.weight_dtype()), 2, 4, 4, gradient_is_bf16() ? 2u : 4u};
-  for (const Piece& piece : chunk.pieces) {
-    const ParamState& param = params[piece.param.value];
-    if (!param.present) continue;
-    std::uint64_t at = std::max(begin, piece.chunk_begin);
-    const std::uint64_t to = std::min(end, piece.chunk_begin + piece.count);
-    while (at < to) {
-      std::byte* data[5] = {};
-      std::uint64_t n = to - at;
-      for (int i = 0; i < 5; ++i) {
-        if (views[i].empty()) continue;
-        const BlockView::Run run = views[i].run_at(at * size[i], to * size[i]);
-        data[i] = run.data;
-        n = std::min(n, run.bytes / size[i]);
-      }
-      kernels::AdamwRun run;
-      if (layout.weight_dtype() == Dtype::bf16)
-        run.weight = reinterpret_cast<bf16*>(data[0]);
-      else
-        run.weight_f32 = reinterpret_cast<float*>(data[0]);
-      run.residue = reinterpret_cast<std::int16_t*>(data[1]);
-      run.moment1 = reinterpret_cast<float*>(data[2]);
-      run.moment2 = reinterpret_cast<float*>(data[3]);
-      if (gradient_is_bf16())
-        run.gradient = reinterpret_cast<const bf16*>(data[4]);
-      else
-        run.gradient_f32 = reinterpret_cast<const float*>(data[4]);
-      kernels::adamw(run, static_cast<std::int64_t>(n), param.coefficients, gradient_scale);
-      at += n;
-    }
-  }
+    if (pin.held()) blocks.unpin(std::move(pin), stream);
 }
 
 const std::vector<std::uint64_t>& Optimizer::step_counts() const { return impl_->step_counts; }

@@ -1,6 +1,8 @@
 // The sharded optimizer: one update pipeline per chunk, applied lazily. After backward and the verdict every trainable
 // chunk has a pending update; it is applied when the chunk's weights are next wanted (use_weights) or by flush(). So
 // the state's I/O runs beside the next forward, chunk by chunk, and the order of accesses is one deterministic line.
+// Each chunk is updated at a tier of its own: in device memory on the compute stream, in host memory on the host
+// stream. The bits are the same.
 //
 // Threading: called by the issuing thread alone; arithmetic runs on the streams given.
 #pragma once
@@ -13,6 +15,7 @@
 #include "engine/block_access.h"
 #include "kernels/cpu/adamw.h"
 #include "optim/gradient_kernels.h"
+#include "optim/update_kernels.h"
 
 namespace transload {
 
@@ -34,6 +37,8 @@ class Optimizer {
     double clip_norm = 1.0;                                ///< ≤ 0: none
     Tier compute_tier = Tier::host;                        ///< where gradients are made
     std::shared_ptr<GradientKernels> gradients = nullptr;  ///< of the processor that makes them; null: the CPU's
+    std::vector<Tier> update_tiers = {};                   ///< by chunk, host or compute_tier; empty: all host
+    std::shared_ptr<UpdateKernels> updates = nullptr;      ///< of the device tier; null: the CPU's
   };
   /// `contributions[p]`: how many times backward adds to parameter p in a step (uses × micro-batches); 0 for frozen.
   Optimizer(const Layout& layout, BlockAccess& blocks, Stream& compute, Stream& host, Options options,

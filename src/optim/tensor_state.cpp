@@ -10,6 +10,9 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/size.h"
+#include "kernels/cpu/content_hash.h"
+#include "kernels/cpu/element_hash.h"
 #include "kernels/cpu/random.h"
 
 namespace transload {
@@ -31,6 +34,20 @@ void check_names(const std::vector<OptimizerTensor>& tensors) {
     if (!names.insert(t.name).second) throw InputError(fmt::format("Two tensors are called {}.", t.name));
 }
 
+/// The device of those that are on one. InputError where there are two.
+int device_of(const std::vector<OptimizerTensor>& tensors) {
+  const OptimizerTensor* first = nullptr;
+  for (const OptimizerTensor& t : tensors) {
+    if (t.device == kOnHost) continue;
+    if (t.device < 0) throw InputError(fmt::format("{} is on device {}, which there is not.", t.name, t.device));
+    if (first == nullptr) first = &t;
+    if (t.device != first->device)
+      throw InputError(fmt::format("{} is on CUDA device {} and {} on {}: an optimizer steps tensors of one device.",
+                                   first->name, first->device, t.name, t.device));
+  }
+  return first == nullptr ? kOnHost : first->device;
+}
+
 }  // namespace
 
 Dtype dtype_of(ElementType type) {
@@ -38,38 +55,46 @@ Dtype dtype_of(ElementType type) {
 }
 
 TensorState::TensorState(const std::vector<OptimizerTensor>& tensors, Dtype moments, std::uint64_t seed,
-                         std::uint64_t chunk_elements)
-    : moments_(moments), seed_(seed) {
+                         std::uint64_t chunk_elements, std::uint64_t device_memory)
+    : moments_(moments), seed_(seed), device_number_(device_of(tensors)) {
   check_names(tensors);
   if (chunk_elements == 0 || chunk_elements % kTile != 0)
     throw InputError(fmt::format("chunk_elements is {}; it must be a multiple of {}.", chunk_elements, kTile));
   for (const OptimizerTensor& t : tensors) tensors_.push_back({.spec = t});
-  for (const ElementType type : {ElementType::fp32, ElementType::bf16, ElementType::fp16}) {
-    std::vector<ParamSpec> params;
-    std::vector<std::size_t> of_kind;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (tensors[i].type != type) continue;
-      tensors_[i].kind = kinds_.size();
-      tensors_[i].param = ParamId(params.size());
-      if (type == ElementType::bf16) tensors_[i].hashes.resize((tensors[i].elements + kTile - 1) / kTile);
-      params.push_back({.name = tensors[i].name, .shape = {tensors[i].elements}});
-      of_kind.push_back(i);
-    }
-    if (params.empty()) continue;
-    // A layout's chunk size counts the bytes of its first plane, here a moment.
-    Layout layout(std::move(params), planes_of(type, moments), chunk_elements * size_of(moments));
-    Kind kind{
-        std::move(layout), std::move(of_kind), static_cast<std::uint32_t>(blocks_.size()), chunks_.size(), -1, -1, -1};
-    kind.low = std::max(kind.layout.plane("residue"), kind.layout.plane("master"));
-    kind.moment1 = kind.layout.plane("moment1");
-    kind.moment2 = kind.layout.plane("moment2");
-    for (BlockSpec block : kind.layout.blocks()) {
-      block.name = fmt::format("{} {}", name_of(dtype_of(type)), block.name);
-      blocks_.push_back(std::move(block));
-    }
-    for (std::size_t c = 0; c < kind.layout.chunks().size(); ++c) chunks_.push_back({kinds_.size(), ChunkId(c)});
-    kinds_.push_back(std::move(kind));
+  for (const bool on_device : {false, true})
+    for (const ElementType type : {ElementType::fp32, ElementType::bf16, ElementType::fp16})
+      add_kind(tensors, type, on_device, chunk_elements, device_memory);
+}
+
+void TensorState::add_kind(const std::vector<OptimizerTensor>& tensors, ElementType type, bool on_device,
+                           std::uint64_t chunk_elements, std::uint64_t device_memory) {
+  std::vector<ParamSpec> params;
+  std::vector<std::size_t> of_kind;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].type != type || (tensors[i].device != kOnHost) != on_device) continue;
+    tensors_[i].kind = kinds_.size();
+    tensors_[i].param = ParamId(params.size());
+    if (type == ElementType::bf16) tensors_[i].hashes.resize((tensors[i].elements + kTile - 1) / kTile);
+    params.push_back({.name = tensors[i].name, .shape = {tensors[i].elements}});
+    of_kind.push_back(i);
   }
+  if (params.empty()) return;
+  // A layout's chunk size counts the bytes of its first plane, here a moment.
+  Layout layout(std::move(params), planes_of(type, moments_), chunk_elements * size_of(moments_));
+  Kind kind{std::move(layout), std::move(of_kind), 0, chunks_.size(), -1, -1, -1, on_device};
+  kind.low = std::max(kind.layout.plane("residue"), kind.layout.plane("master"));
+  kind.moment1 = kind.layout.plane("moment1");
+  kind.moment2 = kind.layout.plane("moment2");
+  for (std::size_t c = 0; c < kind.layout.chunks().size(); ++c) chunks_.push_back({kinds_.size(), ChunkId(c)});
+  if (on_device) place_chunks(kind, type, device_memory);
+  const std::size_t without = kind.resident * kind.layout.planes().size();
+  kind.first_block = static_cast<std::int64_t>(blocks_.size()) - static_cast<std::int64_t>(without);
+  for (std::size_t b = without; b < kind.layout.blocks().size(); ++b) {
+    BlockSpec block = kind.layout.blocks()[b];
+    block.name = fmt::format("{}{} {}", on_device ? "cuda " : "", name_of(dtype_of(type)), block.name);
+    blocks_.push_back(std::move(block));
+  }
+  kinds_.push_back(std::move(kind));
 }
 
 std::uint64_t TensorState::table_bytes() const {
@@ -79,7 +104,7 @@ std::uint64_t TensorState::table_bytes() const {
 }
 
 BlockId TensorState::block(const Kind& kind, ChunkId chunk, int plane) const {
-  return BlockId(kind.first_block + kind.layout.block(chunk, plane).value);
+  return BlockId(static_cast<std::uint32_t>(kind.first_block + kind.layout.block(chunk, plane).value));
 }
 
 void TensorState::begin_step(const std::vector<TensorStep>& steps) {
@@ -89,6 +114,11 @@ void TensorState::begin_step(const std::vector<TensorStep>& steps) {
       throw InputError(fmt::format("There is no tensor {}: {} are declared.", step.tensor, tensors_.size()));
     Tensor& t = tensors_[step.tensor];
     if (t.step != nullptr) throw InputError(fmt::format("{} is listed twice in one step.", t.spec.name));
+    const auto pieces = kinds_[t.kind].layout.pieces(t.param);
+    if (step.gradient_type == ElementType::fp16 && !pieces.empty() &&
+        pieces.front().chunk.value < kinds_[t.kind].resident)
+      throw InputError(
+          fmt::format("{} has an fp16 gradient; its state in device_memory takes fp32 and bf16.", t.spec.name));
     t.step = &step;
   }
   for (const TensorStep& step : steps) {
@@ -122,6 +152,7 @@ std::vector<std::size_t> TensorState::active_chunks() const {
 Trace TensorState::trace(const std::vector<std::size_t>& chunks) const {
   Trace trace;
   for (const std::size_t c : chunks) {
+    if (resident(c)) continue;
     const Kind& kind = kinds_[chunks_[c].kind];
     const auto planes = static_cast<std::uint32_t>(kind.layout.planes().size());
     const auto first = static_cast<std::uint32_t>(trace.accesses.size());
@@ -133,7 +164,7 @@ Trace TensorState::trace(const std::vector<std::size_t>& chunks) const {
   return trace;
 }
 
-void TensorState::update_chunk(std::size_t c, BlockAccess& access, Stream& stream) {
+void TensorState::update_chunk(std::size_t c, BlockAccess& access, Stream& stream, const StagingSlot* slot) {
   const Kind& kind = kinds_[chunks_[c].kind];
   const ChunkId id = chunks_[c].id;
   std::vector<Pin> pins;
@@ -147,11 +178,11 @@ void TensorState::update_chunk(std::size_t c, BlockAccess& access, Stream& strea
   planes.moment2 = pins[static_cast<std::size_t>(kind.moment2)].view;
   if (kind.low >= 0) planes.low = pins[static_cast<std::size_t>(kind.low)].view;
   stream.name("update", static_cast<std::int64_t>(c));
-  stream.launch([this, &kind, id, planes] {
+  stream.launch([this, &kind, id, planes, slot] {
     const Chunk& chunk = kind.layout.chunk(id);
     const std::uint64_t tasks = (chunk.elements + kGrain - 1) / kGrain;
     tbb::parallel_for(std::uint64_t{0}, tasks, [&](std::uint64_t task) {
-      update_tiles(kind, chunk, planes, task * kGrain, (task + 1) * kGrain);
+      update_tiles(kind, chunk, planes, task * kGrain, (task + 1) * kGrain, slot);
     });
   });
   for (Pin& pin : pins) access.unpin(std::move(pin), stream);
@@ -160,40 +191,45 @@ void TensorState::update_chunk(std::size_t c, BlockAccess& access, Stream& strea
 /// Tiles that begin in [begin, end) of the chunk. A tile is counted from the tensor's start, so that its hash does not
 /// depend on the chunk.
 void TensorState::update_tiles(const Kind& kind, const Chunk& chunk, Planes planes, std::uint64_t begin,
-                               std::uint64_t end) {
+                               std::uint64_t end, const StagingSlot* slot) {
   auto piece = std::upper_bound(chunk.pieces.begin(), chunk.pieces.end(), begin,
                                 [](std::uint64_t at, const Piece& p) { return at < p.chunk_begin + p.count; });
   for (; piece != chunk.pieces.end() && piece->chunk_begin < end; ++piece) {
     Tensor& tensor = tensors_[kind.tensors[piece->param.value]];
     if (tensor.step == nullptr) continue;
     const std::uint64_t weight_size = size_of(tensor.update.weight), gradient_size = size_of(tensor.update.gradient);
+    auto* const weights = slot == nullptr
+                              ? static_cast<std::byte*>(tensor.step->weight) + piece->param_begin * weight_size
+                              : slot->weights + piece->chunk_begin * weight_size;
+    const auto* const gradients =
+        slot == nullptr ? static_cast<const std::byte*>(tensor.step->gradient) + piece->param_begin * gradient_size
+                        : slot->gradients + piece->chunk_begin * StagingSlot::kGradientRoom;
     std::uint64_t done = begin <= piece->chunk_begin ? 0 : (begin - piece->chunk_begin + kTile - 1) / kTile * kTile;
     for (; done < piece->count && piece->chunk_begin + done < end; done += kTile) {
       const std::uint64_t first = piece->param_begin + done;
       planes.at = piece->chunk_begin + done;
-      update_tile(tensor.update, planes, first, std::min(kTile, piece->count - done),
-                  static_cast<std::byte*>(tensor.step->weight) + first * weight_size,
-                  static_cast<const std::byte*>(tensor.step->gradient) + first * gradient_size,
-                  tensor.hashes.empty() ? nullptr : &tensor.hashes[first / kTile]);
+      update_tile(tensor.update, planes, first, std::min(kTile, piece->count - done), weights + done * weight_size,
+                  gradients + done * gradient_size, tensor.hashes.empty() ? nullptr : &tensor.hashes[first / kTile]);
     }
   }
 }
 
-std::vector<std::size_t> TensorState::updated(const std::vector<std::size_t>& chunks, std::size_t done,
+std::vector<std::size_t> TensorState::updated(const std::vector<std::size_t>& begun,
+                                              const std::vector<std::size_t>& done,
                                               std::vector<std::size_t>* torn) const {
-  const auto processed = [&](const Kind& kind, const Piece& piece) {
-    return std::binary_search(chunks.begin(), chunks.begin() + static_cast<std::ptrdiff_t>(done),
-                              kind.first_chunk + piece.chunk.value);
-  };
   std::vector<std::size_t> all;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (tensors_[i].step == nullptr) continue;
     const Kind& kind = kinds_[tensors_[i].kind];
     const auto pieces = kind.layout.pieces(tensors_[i].param);
-    const auto n = std::count_if(pieces.begin(), pieces.end(), [&](const Piece& p) { return processed(kind, p); });
-    if (n == static_cast<std::ptrdiff_t>(pieces.size()))
+    const auto in = [&](const std::vector<std::size_t>& chunks) {
+      return [&](const Piece& piece) {
+        return std::binary_search(chunks.begin(), chunks.end(), kind.first_chunk + piece.chunk.value);
+      };
+    };
+    if (std::all_of(pieces.begin(), pieces.end(), in(done)))
       all.push_back(i);
-    else if (n > 0)
+    else if (std::any_of(pieces.begin(), pieces.end(), in(begun)))
       torn->push_back(i);
   }
   return all;
@@ -218,51 +254,73 @@ void TensorState::check_range(std::size_t tensor, StatePlane plane, std::uint64_
 }
 
 template <class Fn>
+void TensorState::for_tiles_of(Tensor& tensor, const Range& range, const Shown& shown, Fn&& fn) {
+  for (std::uint64_t at = range.from; at < range.to; at += kTile) {
+    KnownTile known;
+    if (shown.known != nullptr)
+      known = {shown.known + (at - range.from) / kTile, &kernels::element_hash};
+    else if (!tensor.hashes.empty())
+      known = {&tensor.hashes[at / kTile], &kernels::content_hash};
+    fn(shown.view, range.piece->chunk_begin + (at - range.piece->param_begin), at, std::min(kTile, range.to - at),
+       known);
+  }
+}
+
+template <class Fn>
 void TensorState::for_each_tile(std::size_t tensor, int plane, AccessKind how, std::uint64_t first, std::uint64_t count,
-                                BlockAccess& access, Stream& stream, Fn&& fn) const {
-  const Kind& kind = kinds_[tensors_[tensor].kind];
-  const auto pieces = kind.layout.pieces(tensors_[tensor].param);
+                                BlockAccess& access, Stream& stream, Fn&& fn) {
+  Tensor& t = tensors_[tensor];
+  const Kind& kind = kinds_[t.kind];
+  const auto pieces = kind.layout.pieces(t.param);
   const auto outside = [&](const Piece& piece) {
     return piece.param_begin >= first + count || piece.param_begin + piece.count <= first;
   };
   const auto begin = std::find_if_not(pieces.begin(), pieces.end(), outside);
   const auto end = std::find_if(begin, pieces.end(), outside);
-  const auto pin_of = [&](const Piece& piece) { return access.pin(block(kind, piece.chunk, plane), Tier::host, how); };
+  const auto pin_of = [&](const Piece& piece) {
+    return piece.chunk.value < kind.resident ? Pin() : access.pin(block(kind, piece.chunk, plane), Tier::host, how);
+  };
   // One block is on its way while another is used: the least budget holds both.
   Pin ahead = begin == end ? Pin() : pin_of(*begin);
   for (auto piece = begin; piece != end; ++piece) {
     Pin pin = std::exchange(ahead, Pin());
     if (piece + 1 != end) ahead = pin_of(piece[1]);
+    const Range range{&*piece, std::max(first, piece->param_begin),
+                      std::min(first + count, piece->param_begin + piece->count)};
+    if (!pin.held()) {
+      const ChunkRef& chunk = chunks_[kind.first_chunk + piece->chunk.value];
+      const Shown shown = show(chunk, plane, range);
+      for_tiles_of(t, range, shown, fn);
+      if (how != AccessKind::read) put_back(chunk, plane, range, shown);
+      continue;
+    }
     pin.ready.wait();
     access.rethrow_if_failed();
-    const std::uint64_t from = std::max(first, piece->param_begin);
-    const std::uint64_t to = std::min(first + count, piece->param_begin + piece->count);
-    for (std::uint64_t at = from; at < to; at += kTile)
-      fn(pin.view, piece->chunk_begin + (at - piece->param_begin), at, std::min(kTile, to - at));
+    for_tiles_of(t, range, {pin.view}, fn);
     access.unpin(std::move(pin), stream);
   }
 }
 
 void TensorState::read(std::size_t tensor, StatePlane plane, std::uint64_t first, std::uint64_t count,
-                       const void* weight, float* out, BlockAccess& access, Stream& stream) const {
+                       const void* weight, float* out, BlockAccess& access, Stream& stream) {
   check_range(tensor, plane, first, count);
   const Tensor& t = tensors_[tensor];
   const Dtype type = dtype_of(t.spec.type);
-  for_each_tile(tensor, plane_of(kinds_[t.kind], plane), AccessKind::read, first, count, access, stream,
-                [&](const BlockView& view, std::uint64_t at, std::uint64_t from, std::uint64_t n) {
-                  float* const to = out + (from - first);
-                  if (plane == StatePlane::master) {
-                    const auto* const source = static_cast<const std::byte*>(weight) + from * size_of(type);
-                    read_master(type, {.low = view, .moment1 = {}, .moment2 = {}, .at = at}, n, source,
-                                t.hashes.empty() ? 0 : t.hashes[from / kTile], to);
-                  } else if (moments_ == Dtype::f32) {
-                    view.copy_out(to, at * 4, (at + n) * 4);
-                  } else {
-                    std::array<bf16, kTile> values;
-                    view.copy_out(values.data(), at * 2, (at + n) * 2);
-                    for (std::uint64_t i = 0; i < n; ++i) to[i] = to_float(values[i]);
-                  }
-                });
+  for_each_tile(
+      tensor, plane_of(kinds_[t.kind], plane), AccessKind::read, first, count, access, stream,
+      [&](const BlockView& view, std::uint64_t at, std::uint64_t from, std::uint64_t n, const KnownTile& known) {
+        float* const to = out + (from - first);
+        if (plane == StatePlane::master) {
+          const auto* const source = static_cast<const std::byte*>(weight) + from * size_of(type);
+          read_master(type, {.low = view, .moment1 = {}, .moment2 = {}, .at = at}, n, source, known, to);
+        } else if (moments_ == Dtype::f32) {
+          view.copy_out(to, at * 4, (at + n) * 4);
+        } else {
+          std::array<bf16, kTile> values;
+          view.copy_out(values.data(), at * 2, (at + n) * 2);
+          for (std::uint64_t i = 0; i < n; ++i) to[i] = to_float(values[i]);
+        }
+      });
 }
 
 void TensorState::write(std::size_t tensor, StatePlane plane, std::uint64_t first, std::uint64_t count, const float* in,
@@ -270,35 +328,34 @@ void TensorState::write(std::size_t tensor, StatePlane plane, std::uint64_t firs
   check_range(tensor, plane, first, count);
   Tensor& t = tensors_[tensor];
   const Dtype type = dtype_of(t.spec.type);
-  for_each_tile(tensor, plane_of(kinds_[t.kind], plane), AccessKind::update, first, count, access, stream,
-                [&](const BlockView& view, std::uint64_t at, std::uint64_t from, std::uint64_t n) {
-                  const float* const values = in + (from - first);
-                  if (plane == StatePlane::master) {
-                    auto* const target =
-                        weight == nullptr ? nullptr : static_cast<std::byte*>(weight) + from * size_of(type);
-                    write_master(type, {.low = view, .moment1 = {}, .moment2 = {}, .at = at}, n, values, target,
-                                 t.hashes.empty() ? nullptr : &t.hashes[from / kTile]);
-                  } else if (moments_ == Dtype::f32) {
-                    view.copy_in(values, at * 4, (at + n) * 4);
-                  } else {
-                    std::array<bf16, kTile> rounded;
-                    for (std::uint64_t i = 0; i < n; ++i) rounded[i] = round_to_bf16(values[i]);
-                    view.copy_in(rounded.data(), at * 2, (at + n) * 2);
-                  }
-                });
+  for_each_tile(
+      tensor, plane_of(kinds_[t.kind], plane), AccessKind::update, first, count, access, stream,
+      [&](const BlockView& view, std::uint64_t at, std::uint64_t from, std::uint64_t n, const KnownTile& known) {
+        const float* const values = in + (from - first);
+        if (plane == StatePlane::master) {
+          auto* const target = weight == nullptr ? nullptr : static_cast<std::byte*>(weight) + from * size_of(type);
+          write_master(type, {.low = view, .moment1 = {}, .moment2 = {}, .at = at}, n, values, target, known);
+        } else if (moments_ == Dtype::f32) {
+          view.copy_in(values, at * 4, (at + n) * 4);
+        } else {
+          std::array<bf16, kTile> rounded;
+          for (std::uint64_t i = 0; i < n; ++i) rounded[i] = round_to_bf16(values[i]);
+          view.copy_in(rounded.data(), at * 2, (at + n) * 2);
+        }
+      });
 }
 
 void TensorState::reset(std::size_t tensor, BlockAccess& access, Stream& stream) {
   check_range(tensor, StatePlane::moment1, 0, 0);
   Tensor& t = tensors_[tensor];
   t.steps = 0;
-  std::fill(t.hashes.begin(), t.hashes.end(), 0);
   const Kind& kind = kinds_[t.kind];
   for (std::size_t p = 0; p < kind.layout.planes().size(); ++p) {
     const std::uint64_t size = size_of(kind.layout.planes()[p].dtype);
     for_each_tile(tensor, static_cast<int>(p), AccessKind::update, 0, t.spec.elements, access, stream,
-                  [&](const BlockView& view, std::uint64_t at, std::uint64_t, std::uint64_t n) {
+                  [&](const BlockView& view, std::uint64_t at, std::uint64_t, std::uint64_t n, const KnownTile& known) {
                     view.zero(at * size, (at + n) * size);
+                    if (known.value != nullptr) *known.value = 0;
                   });
   }
 }

@@ -103,7 +103,7 @@ void update_tile(const TensorUpdate& t, const TilePlanes& planes, std::uint64_t 
 }
 
 void read_master(Dtype weight_type, const TilePlanes& planes, std::uint64_t n, const std::byte* weight,
-                 std::uint64_t known, float* out) {
+                 const KnownTile& known, float* out) {
   const kernels::FloatMode mode;
   if (weight_type == Dtype::f16) {
     planes.low.copy_out(out, planes.at * 4, (planes.at + n) * 4);
@@ -111,13 +111,13 @@ void read_master(Dtype weight_type, const TilePlanes& planes, std::uint64_t n, c
     return;
   }
   std::array<std::int16_t, kTile> residue{};
-  if (kernels::content_hash(weight, n * 2) == known)
+  if (known.hash(weight, n * 2) == *known.value)
     planes.low.copy_out(residue.data(), planes.at * 2, (planes.at + n) * 2);
   for (std::uint64_t i = 0; i < n; ++i) out[i] = join_master(reinterpret_cast<const bf16*>(weight)[i], residue[i]);
 }
 
 void write_master(Dtype weight_type, const TilePlanes& planes, std::uint64_t n, const float* in, std::byte* weight,
-                  std::uint64_t* known) {
+                  const KnownTile& known) {
   if (weight_type == Dtype::f16) {
     planes.low.copy_in(in, planes.at * 4, (planes.at + n) * 4);
     if (weight != nullptr) round_to(reinterpret_cast<half*>(weight), n, in);
@@ -131,7 +131,7 @@ void write_master(Dtype weight_type, const TilePlanes& planes, std::uint64_t n, 
     rounded[i] = split.weight;
   }
   planes.low.copy_in(residue.data(), planes.at * 2, (planes.at + n) * 2);
-  *known = kernels::content_hash(rounded.data(), n * 2);
+  *known.value = known.hash(rounded.data(), n * 2);
   if (weight != nullptr) std::memcpy(weight, rounded.data(), n * 2);
 }
 

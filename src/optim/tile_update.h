@@ -33,12 +33,18 @@ struct TilePlanes {
 void update_tile(const TensorUpdate& tensor, const TilePlanes& planes, std::uint64_t first, std::uint64_t n,
                  std::byte* weight, const std::byte* gradient, std::uint64_t* known);
 
-/// fp32 masters from weights and the plane, as update_tile would start from; `known` as above.
+/// The hash of what the last step left of a tile, and how it is taken; null where there is none.
+struct KnownTile {
+  std::uint64_t* value = nullptr;
+  std::uint64_t (*hash)(const void* data, std::size_t bytes) = nullptr;
+};
+
+/// fp32 masters from weights and the plane, as update_tile would start from.
 void read_master(Dtype weight_type, const TilePlanes& planes, std::uint64_t n, const std::byte* weight,
-                 std::uint64_t known, float* out);
+                 const KnownTile& known, float* out);
 /// The opposite: sets the plane and, for bf16, `known` to what the rounded masters hash to. `weight` (or null) gets the
 /// rounded masters.
 void write_master(Dtype weight_type, const TilePlanes& planes, std::uint64_t n, const float* in, std::byte* weight,
-                  std::uint64_t* known);
+                  const KnownTile& known);
 
 }  // namespace transload

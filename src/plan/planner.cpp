@@ -84,4 +84,9 @@ Plan make_plan(const PlanInput& input) {
   return plan;
 }
 
+std::uint64_t device_link_bytes(const PlanInput& input) {
+  const TierPlan device = plan_tier(device_problem(input), static_cast<std::uint32_t>(input.trace->accesses.size()));
+  return device.feasible ? device.fetch_bytes + device.write_bytes : UINT64_MAX;
+}
+
 }  // namespace transload

@@ -33,6 +33,10 @@ LeastBudget least_budget(const Trace& trace, const std::vector<BlockSpec>& block
 
 Plan make_plan(const PlanInput& input);
 
+/// What make_plan's plan moves over the device's two links a step, in sum, without planning the host; UINT64_MAX where
+/// the device's budget is too small. To choose between traces.
+std::uint64_t device_link_bytes(const PlanInput& input);
+
 /// LRU on demand, the same accounting: bytes a link and step (to compare).
 struct LinkBytes {
   std::uint64_t bytes[kLinks] = {};

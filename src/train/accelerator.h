@@ -9,6 +9,7 @@
 
 #include "offload/device.h"
 #include "optim/gradient_kernels.h"
+#include "optim/update_kernels.h"
 #include "train/step_kernels.h"
 
 namespace transload {
@@ -51,6 +52,7 @@ class Accelerator {
   /// Sizes can be asked for at once; memory is taken when the first task calls it.
   virtual std::unique_ptr<StepKernels> make_kernels(Dtype dtype) = 0;
   virtual std::shared_ptr<GradientKernels> make_gradient_kernels() = 0;
+  virtual std::shared_ptr<UpdateKernels> make_update_kernels() = 0;
 
   /// The algorithms of matrix products chosen so far, as text; how many; and those of an earlier run, to use again:
   /// false where they are another library's or device's.

@@ -78,11 +78,7 @@ void write_initial_weights(const Layout& layout, BlockAccess& blocks, Stream& st
     pins.weight = blocks.pin(layout.block(id, weight), Tier::host, AccessKind::write);
     const BlockId residue_block = layout.block(id, residue);
     if (residue_block.valid()) pins.residue = blocks.pin(residue_block, Tier::host, AccessKind::write);
-    if (writer) {
-      pins.weight.ready.wait();
-      if (pins.residue.held()) pins.residue.ready.wait();
-      writer->fill(layout.chunk(id), pins);
-    }
+    if (writer) writer->fill(layout.chunk(id), pins);  // pins to write are ready at once
     if (pins.residue.held()) blocks.unpin(std::move(pins.residue), stream);
     blocks.unpin(std::move(pins.weight), stream);
   }

@@ -9,7 +9,7 @@ namespace transload {
 OptimizerRecord::OptimizerRecord(const std::string& path, const std::vector<BlockSpec>& blocks, const Budgets& budgets,
                                  const std::optional<Store::Facts>& store)
     : record_(path, RecordLimits{}) {
-  record_.write("run", optimizer_header(blocks, budgets.host, budgets.least, budgets.frame, store));
+  record_.write("run", optimizer_header(blocks, budgets.device, budgets.host, budgets.least, budgets.frame, store));
   record_.flush();
 }
 

@@ -16,7 +16,7 @@ namespace transload {
 class OptimizerRecord {
  public:
   struct Budgets {
-    std::uint64_t host = 0, least = 0, frame = 0;  ///< bytes
+    std::uint64_t device = 0, host = 0, least = 0, frame = 0;  ///< bytes; least: of the host
   };
   OptimizerRecord(const std::string& path, const std::vector<BlockSpec>& blocks, const Budgets& budgets,
                   const std::optional<Store::Facts>& store);

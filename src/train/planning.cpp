@@ -10,6 +10,7 @@
 #include "base/size.h"
 #include "chunk/chunk_search.h"
 #include "plan/residency.h"
+#include "train/update_choice.h"
 
 namespace transload {
 
@@ -153,7 +154,36 @@ void place_planes(const StepCode& code, RunPlan& plan) {
     }
 }
 
+std::uint64_t updated_chunks(const Layout& layout) {
+  const auto updated = [](const Chunk& chunk) { return !chunk.frozen; };
+  return static_cast<std::uint64_t>(std::count_if(layout.chunks().begin(), layout.chunks().end(), updated));
+}
+
+/// Lets the device update as many chunks as make its links carry least; the least budgets of the run then. A chunk's
+/// state that stays on the device moves nothing; on the host its gradient comes down and its weights go up. The first
+/// chunks are the device's: they are the last of backward, so their gradients lie there for the shortest time, and the
+/// weights of the others are those that are used again soonest after the forward pass.
+LeastBudget choose_updates(StepCode& code, const LeastBudget& least, const TrainOptions& options) {
+  if (!has_device(options)) return least;
+  const std::uint64_t frame_bytes = frame_bytes_for(code.layout->chunk_bytes());
+  const auto link_bytes = [&](std::uint64_t count) {
+    set_device_updates(code, options, count);
+    const LeastBudget with = needed(code, options, frame_bytes);
+    if (!fits(with, options)) return UINT64_MAX;
+    const Budgets budgets = budgets_of(code, options, frame_bytes);
+    return device_link_bytes({.trace = &code.step,
+                              .blocks = &code.blocks,
+                              .budgets = budgets,
+                              .rates = {},
+                              .in_flight_bytes = in_flight_room(code, budgets, with)});
+  };
+  set_device_updates(code, options, choose_device_updates(updated_chunks(*code.layout), link_bytes));
+  return needed(code, options, frame_bytes);
+}
+
+/// `least`: with all updates on the host, the least that is accepted.
 Prepared plan_for(StepCode code, const LeastBudget& least, const TrainOptions& options, const ModelConfig& config) {
+  const LeastBudget with_updates = choose_updates(code, least, options);
   Prepared prepared;
   RunPlan& plan = prepared.plan;
   plan.config = config;
@@ -168,7 +198,9 @@ Prepared plan_for(StepCode code, const LeastBudget& least, const TrainOptions& o
   count_planes(code, plan);
   if (options.nvme_capacity > 0) prepared.slots = slot_classes(code, options);
   plan.store_bytes = store_bytes(prepared.slots);
-  prepared.in_flight_bytes = in_flight_room(code, plan.budgets, least);
+  plan.updated_chunks = updated_chunks(*code.layout);
+  plan.device_updates = code.device_updates;
+  prepared.in_flight_bytes = in_flight_room(code, plan.budgets, with_updates);
   prepared.code = std::move(code);
   plan.plan = make_plan(plan_input(prepared, prepared.code.step, {}));
   place_planes(prepared.code, plan);

@@ -17,15 +17,20 @@ namespace transload {
 struct StepCode {
   std::unique_ptr<Layout> layout;
   std::unique_ptr<Transformer> transformer;
-  std::vector<BlockSpec> blocks;  ///< the layout's, then the transformer's kept blocks
-  Trace step;                     ///< with the updates that the step before left pending
-  Trace fresh_step;               ///< without: the first step, and the one after a commit or an evaluation
-  Trace evaluation;               ///< one micro-batch, nothing pending
-  Trace setup;                    ///< initial weights
+  std::vector<BlockSpec> blocks;     ///< the layout's, then the transformer's kept blocks
+  std::vector<Tier> update_tiers;    ///< by chunk
+  std::uint64_t device_updates = 0;  ///< chunks of them on the device
+  Trace step;                        ///< with the updates that the step before left pending
+  Trace fresh_step;                  ///< without: the first step, and the one after a commit or an evaluation
+  Trace evaluation;                  ///< one micro-batch, nothing pending
+  Trace setup;                       ///< initial weights
 };
 std::vector<PlaneSpec> planes_for(const ModelConfig& config, const TrainOptions& options);
+/// All updates on the host.
 StepCode make_step_code(const ModelConfig& config, const TrainOptions& options, std::uint64_t chunk_bytes,
                         Accelerator* accelerator);
+/// The first `count` chunks that are updated are updated on the device: traces anew.
+void set_device_updates(StepCode& code, const TrainOptions& options, std::uint64_t count);
 
 /// The tier that computes.
 Tier compute_tier(const TrainOptions& options);

@@ -116,6 +116,7 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
                    {"frame", plan.frame_bytes}}},
                  {"least", {{"device", plan.least_device_bytes}, {"host", plan.least_host_bytes}}},
                  {"chunk_size", plan.chunk_size},
+                 {"updates", {{"chunks", plan.updated_chunks}, {"device", plan.device_updates}}},
                  {"workspace_bytes", plan.workspace_bytes},
                  {"store_bytes", plan.store_bytes},
                  {"rates", rates_json(rates)},
@@ -124,16 +125,18 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
                  {"blocks", blocks_json(prepared.code.blocks)}});
 }
 
-std::string optimizer_header(const std::vector<BlockSpec>& blocks, std::uint64_t host_bytes, std::uint64_t least_bytes,
-                             std::uint64_t frame_bytes, const std::optional<Store::Facts>& store) {
-  return inside({{"format", 1},
-                 {"version", TRANSLOAD_VERSION},
-                 {"kind", "optimizer"},
-                 {"machine", machine_json()},
-                 {"budgets", {{"device", 0}, {"host", host_bytes}, {"nvme", nullptr}, {"frame", frame_bytes}}},
-                 {"least", {{"device", 0}, {"host", least_bytes}}},
-                 {"paths", paths_json(store)},
-                 {"blocks", blocks_json(blocks)}});
+std::string optimizer_header(const std::vector<BlockSpec>& blocks, std::uint64_t device_bytes, std::uint64_t host_bytes,
+                             std::uint64_t least_bytes, std::uint64_t frame_bytes,
+                             const std::optional<Store::Facts>& store) {
+  return inside(
+      {{"format", 1},
+       {"version", TRANSLOAD_VERSION},
+       {"kind", "optimizer"},
+       {"machine", machine_json()},
+       {"budgets", {{"device", device_bytes}, {"host", host_bytes}, {"nvme", nullptr}, {"frame", frame_bytes}}},
+       {"least", {{"device", 0}, {"host", least_bytes}}},
+       {"paths", paths_json(store)},
+       {"blocks", blocks_json(blocks)}});
 }
 
 std::string counter_fields(const EngineCounters& before, const EngineCounters& after) {

@@ -22,8 +22,9 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
                        std::uint64_t steps_before);
 
 /// The header where a drop-in optimizer keeps the record; budgets in bytes.
-std::string optimizer_header(const std::vector<BlockSpec>& blocks, std::uint64_t host_bytes, std::uint64_t least_bytes,
-                             std::uint64_t frame_bytes, const std::optional<Store::Facts>& store);
+std::string optimizer_header(const std::vector<BlockSpec>& blocks, std::uint64_t device_bytes, std::uint64_t host_bytes,
+                             std::uint64_t least_bytes, std::uint64_t frame_bytes,
+                             const std::optional<Store::Facts>& store);
 
 /// What moved and what waited between two readings of the counters.
 std::string counter_fields(const EngineCounters& before, const EngineCounters& after);

@@ -43,7 +43,9 @@ Session::Session(const TrainOptions& options, const Prepared& prepared, const In
       *prepared.code.layout, *access_, *compute_, *host_,
       Optimizer::Options{.clip_norm = options.clip_norm,
                          .compute_tier = compute_tier(options),
-                         .gradients = accelerator_ == nullptr ? nullptr : accelerator_->make_gradient_kernels()},
+                         .gradients = accelerator_ == nullptr ? nullptr : accelerator_->make_gradient_kernels(),
+                         .update_tiers = prepared.code.update_tiers,
+                         .updates = accelerator_ == nullptr ? nullptr : accelerator_->make_update_kernels()},
       prepared.code.transformer->contributions());
   begin_state(resume, observer);
 }

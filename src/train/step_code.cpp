@@ -17,9 +17,10 @@ void record_traces(const TrainOptions& options, StepCode& code) {
   write_initial_weights(*code.layout, dry, dry.stream(), nullptr);
   code.setup = dry.take_trace();
 
-  Optimizer optimizer(*code.layout, dry, dry.stream(), dry.stream(),
-                      {.clip_norm = options.clip_norm, .compute_tier = compute_tier(options)},
-                      code.transformer->contributions());
+  Optimizer optimizer(
+      *code.layout, dry, dry.stream(), dry.stream(),
+      {.clip_norm = options.clip_norm, .compute_tier = compute_tier(options), .update_tiers = code.update_tiers},
+      code.transformer->contributions());
   const Runtime runtime{.blocks = &dry, .compute = &dry.stream(), .compute_tier = compute_tier(options)};
   const std::vector<MicroBatch> batches(static_cast<std::size_t>(options.shape.accumulate));
   const std::vector<ParamHyper> hyper(code.layout->params().size());
@@ -55,8 +56,19 @@ StepCode make_step_code(const ModelConfig& config, const TrainOptions& options, 
   code.blocks = code.layout->blocks();
   const auto& kept = code.transformer->kept_blocks();
   code.blocks.insert(code.blocks.end(), kept.begin(), kept.end());
-  record_traces(options, code);
+  set_device_updates(code, options, 0);
   return code;
+}
+
+void set_device_updates(StepCode& code, const TrainOptions& options, std::uint64_t count) {
+  code.update_tiers.clear();
+  code.device_updates = 0;
+  for (const Chunk& chunk : code.layout->chunks()) {
+    const bool here = !chunk.frozen && code.device_updates < count;
+    code.device_updates += here ? 1 : 0;
+    code.update_tiers.push_back(here ? Tier::device : Tier::host);
+  }
+  record_traces(options, code);
 }
 
 }  // namespace transload

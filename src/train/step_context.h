@@ -34,8 +34,7 @@ struct StepContext {
     blocks.unpin(std::move(pin), stream);
   }
   void store(BlockId block, const void* from, std::uint64_t bytes) {
-    Pin pin = blocks.pin(block, tier, AccessKind::write);
-    stream.wait(pin.ready);
+    Pin pin = blocks.pin(block, tier, AccessKind::write);  // ready at once
     stream.launch([&k = kernels, view = pin.view, from, bytes] { k.copy_in(view, from, 0, bytes); });
     blocks.unpin(std::move(pin), stream);
   }

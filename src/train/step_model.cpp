@@ -177,11 +177,11 @@ StepContext Model<T>::context(const Runtime& rt, Optimizer& optimizer, bool trai
           .training = training};
 }
 
-/// Copies ids to memory that outlives every launch, and begins the sum of losses.
+/// Copies ids to memory that outlives every launch, and begins the sum of losses. No launch uses the ids of the pass
+/// before: it ended with enter_phase.
 template <class T>
 void Model<T>::take_tokens(StepContext& ctx, std::span<const MicroBatch> batches) {
   if (ctx.blocks.dry()) return;
-  ctx.stream.synchronize();
   const auto tokens = static_cast<std::size_t>(tokens_);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const MicroBatch& batch = batches[m];

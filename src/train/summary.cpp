@@ -133,6 +133,7 @@ std::string Summary::to_json(const EngineCounters& counters, const std::optional
               {"trainable", plan.trainable},
               {"chunk_size", plan.chunk_size},
               {"chunks", plan.chunks},
+              {"updates", {{"chunks", plan.updated_chunks}, {"device", plan.device_updates}}},
               {"first_step", first_step_},
               {"steps", losses_.size()},
               {"steps_seen", steps_seen},

@@ -64,6 +64,7 @@ struct TrainOptions {
 struct RunPlan {
   ModelConfig config;
   std::uint64_t parameters = 0, trainable = 0, chunk_size = 0, chunks = 0, frame_bytes = 0;
+  std::uint64_t updated_chunks = 0, device_updates = 0;  ///< all that are trained; of them updated on the device
   std::uint64_t durable_bytes = 0, transient_bytes = 0, workspace_bytes = 0;
   std::uint64_t least_host_bytes = 0, least_device_bytes = 0;
   Budgets budgets;

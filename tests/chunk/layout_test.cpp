@@ -60,7 +60,8 @@ void check_blocks(const Layout& layout) {
       REQUIRE(layout.chunk_of(id) == ChunkId(c));
       REQUIRE(layout.plane_of(id) == static_cast<int>(q));
       const BlockSpec& spec = layout.blocks()[id.value];
-      REQUIRE(spec.bytes == layout.chunks()[c].elements * size_of(plane.dtype));
+      const std::uint64_t elements = layout.shard_elements(ChunkId(c)) * (plane.whole ? layout.shards().count : 1);
+      REQUIRE(spec.bytes == elements * size_of(plane.dtype));
       REQUIRE(spec.durable == plane.durable);
       REQUIRE(spec.plane == plane.name);
     }
@@ -123,6 +124,60 @@ TEST_CASE("random parameters, frozen ones among them") {
     check_layout(layout);
     REQUIRE(same(layout, Layout::from_json(layout.to_json())));
   }
+}
+
+TEST_CASE("the shards of all ranks have each element of each parameter once, cut on runs") {
+  std::mt19937_64 random(11);
+  for (std::uint32_t count : {1u, 2u, 3u, 4u, 5u, 8u, 61u}) {
+    std::vector<ParamSpec> params = {{"one", {1}, false}, {"few", {count - 1}, false}, {"frozen", {77, 3}, true}};
+    for (std::size_t p = 0; p < 12; ++p) params.push_back({"p" + std::to_string(p), {random() % 9000}, p % 5 == 0});
+    const std::uint64_t chunk_bytes = kTile * 2 + random() % 30'000;
+    std::vector<std::uint64_t> next(params.size());
+    std::vector<std::vector<Piece>> by_chunk;
+    for (std::uint32_t rank = 0; rank < count; ++rank) {
+      const Layout layout(params, training_planes(Dtype::bf16, Dtype::bf16, true, true), chunk_bytes, {rank, count});
+      check_layout(layout);
+      REQUIRE(same(layout, Layout::from_json(layout.to_json())));
+      by_chunk.resize(layout.chunks().size());
+      for (std::size_t c = 0; c < layout.chunks().size(); ++c) {
+        const std::uint64_t size = layout.shard_elements(ChunkId(c));
+        REQUIRE(size % kRun == 0);
+        REQUIRE(size * count >= layout.chunks()[c].elements);
+        REQUIRE(size < layout.chunks()[c].elements / count + 1 + kRun);
+        for (const Piece& piece : layout.shard_pieces(ChunkId(c))) {
+          REQUIRE(piece.count > 0);
+          REQUIRE(piece.param_begin % kRun == 0);
+          REQUIRE(piece.chunk_begin % kRun == 0);
+          REQUIRE(piece.chunk_begin + piece.count <= size);
+          by_chunk[c].push_back(piece);
+        }
+      }
+    }
+    // Chunk by chunk, ranks ascending, a parameter's elements come in order.
+    for (const auto& pieces : by_chunk)
+      for (const Piece& piece : pieces) {
+        REQUIRE(piece.param_begin == next[piece.param.value]);
+        next[piece.param.value] += piece.count;
+      }
+    for (std::size_t p = 0; p < params.size(); ++p) REQUIRE(next[p] == params[p].elements());
+  }
+}
+
+TEST_CASE("one rank's shard is the chunk, and a rank that is none is refused") {
+  const Layout layout({{"a", {300}, false}, {"b", {5000}, false}}, bf16_planes(), 4096);
+  for (std::size_t c = 0; c < layout.chunks().size(); ++c) {
+    const auto shard = layout.shard_pieces(ChunkId(c));
+    const auto& pieces = layout.chunks()[c].pieces;
+    REQUIRE(layout.shard_elements(ChunkId(c)) == layout.chunks()[c].elements);
+    REQUIRE(shard.size() == pieces.size());
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      REQUIRE(shard[i].param == pieces[i].param);
+      REQUIRE(shard[i].param_begin == pieces[i].param_begin);
+      REQUIRE(shard[i].chunk_begin == pieces[i].chunk_begin);
+      REQUIRE(shard[i].count == pieces[i].count);
+    }
+  }
+  REQUIRE_THROWS_AS(Layout({}, bf16_planes(), 4096, Shards{2, 2}), InputError);
 }
 
 TEST_CASE("a frozen parameter between trainable ones does not end their chunk") {

@@ -2,11 +2,13 @@
 // and budgets, a clean end of every failure.
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <numeric>
+#include <set>
 
 #include "base/error.h"
-#include "runtime.h"
-#include "train/cuda/cuda_accelerator.h"
-#include "train/run_cases.h"
+#include "cuda/small_run.h"
+#include "train/reference_case.h"
 
 using namespace transload;
 using namespace transload::testing;
@@ -14,18 +16,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-stand_in::Settings device(std::uint64_t seed, int most_delay_us = 20) {
-  stand_in::Settings settings;
-  settings.device_bytes = 2 * GiB;
-  settings.seed = seed;
-  settings.most_delay_us = most_delay_us;
-  return settings;
-}
-
-void begin(const stand_in::Settings& settings) {
-  stand_in::reset(settings);
-  cuda::announce();
-}
+stand_in::Settings device(std::uint64_t seed, int most_delay_us = 20) { return seeded_device(seed, most_delay_us); }
 
 RunCase tiny(const std::string& model, std::uint64_t steps = 2) {
   RunCase c;
@@ -33,6 +24,18 @@ RunCase tiny(const std::string& model, std::uint64_t steps = 2) {
   c.device = DeviceKind::cuda;
   c.steps = steps;
   return c;
+}
+
+std::map<std::string, std::vector<float>> exported_weights(const std::string& run, const std::string& to) {
+  export_run(run, to, {}, {});
+  const SafetensorsReader reader = SafetensorsReader::open_folder(to);
+  std::map<std::string, std::vector<float>> weights;
+  for (const auto& [name, tensor] : reader.tensors()) {
+    std::vector<float>& values = weights[name];
+    values.resize(std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::uint64_t{1}, std::multiplies<>()));
+    reader.read(tensor, 0, values.size(), values.data());
+  }
+  return weights;
 }
 
 void require_clean_device() {
@@ -54,27 +57,32 @@ TEST_CASE("Five fp32 steps on the device are PyTorch's") {
   o.shape.accumulate = 1;
   o.order = Order::sequential;
   const Json summary = train(o);
-  const Json expected = Json::parse(std::ifstream(reference(name) + "/expected.json"));
+  const Reference expected(name);
   for (std::size_t step = 0; step < 5; ++step) {
     CAPTURE(step);
-    const double loss = expected["losses"][step], norm = expected["grad_norms"][step];
+    const double loss = expected.losses[step], norm = expected.norms[step];
     CHECK(std::abs(summary["losses"][step].get<double>() - loss) <= 1e-6 * loss);
     CHECK(std::abs(summary["grad_norms"][step].get<double>() - norm) <= 5e-6 * norm);
   }
+  require_weights(exported_weights(o.run, folder.path("weights")), expected);
   require_clean_device();
 }
 
 TEST_CASE("No delay of streams changes a bit") {
   const auto* name = GENERATE("gpt2", "llama");
   CAPTURE(name);
+  TempFolder folder;
+  const TrainOptions o = small_options(name, Recompute::layer, folder.path("run"));
   std::string first;
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     CAPTURE(seed);
     begin(device(seed, static_cast<int>(seed % 4) * 15));
-    const std::string fingerprint = run_case(tiny(name, 1)).fingerprint;
+    train(o);
+    const std::string fingerprint = fingerprint_run(o.run, {});
     if (first.empty()) first = fingerprint;
     REQUIRE(fingerprint == first);
     require_clean_device();
+    std::filesystem::remove_all(o.run);
   }
 }
 
@@ -98,41 +106,116 @@ TEST_CASE("No budget, chunk size or interruption changes a bit") {
   REQUIRE(run_case(c).fingerprint == want);
 }
 
-TEST_CASE("A failing call of the runtime ends the run; the store is as last committed") {
-  RunCase c = tiny("gpt2", 3);
-  c.budget = 1;
-  begin(device(1, 0));
+TEST_CASE("However many chunks the GPU updates, the bits are the same") {
   TempFolder folder;
-  TrainOptions o = options_of(c, folder.path("whole"));
-  set_budget(o, c.budget);
+  RunCase c = tiny("llama", 2);
+  c.chunk = 16 * KiB;
+  begin(device(1));
+  const RunPlan roomy = Trainer(options_of(c, folder.path("any")), {}).plan();
+  const std::uint64_t least = roomy.least_device_bytes, most = roomy.budgets.device_bytes;
+  std::string first;
+  std::set<std::uint64_t> counts;
+  for (const std::uint64_t memory : {least, least + (most - least) / 2, most}) {
+    CAPTURE(memory, least, most);
+    begin(device(2));
+    TrainOptions o = options_of(c, folder.path(fmt::format("run{}", counts.size())));
+    o.device_memory = memory;
+    const Json summary = train(o);
+    counts.insert(summary["updates"]["device"].get<std::uint64_t>());
+    const std::string fingerprint = fingerprint_run(o.run, {});
+    if (first.empty()) first = fingerprint;
+    REQUIRE(fingerprint == first);
+    require_clean_device();
+  }
+  CHECK(*counts.begin() == 0);
+  CHECK(*counts.rbegin() == roomy.updated_chunks);
+  CHECK(counts.size() == 3);
+}
+
+namespace {
+
+/// Giving back has nobody to tell; a refused lock has a fall-back.
+bool failure_is_an_error(const std::string& call) {
+  return call.find("Destroy") == std::string::npos && call.find("Free") == std::string::npos &&
+         call != "cudaHostAlloc" && call != "cudaHostRegister" && call != "cudaGetLastError";
+}
+
+/// What the error of a failed call says: the call, and the stream or block it was for.
+void require_named(const std::string& call, const std::string& what) {
+  CAPTURE(what);
+  if (call == "cudaMalloc")
+    CHECK_THAT(what, Contains("stand-in has") && Contains("asked for"));
+  else if (call == "cudaLaunchKernel")
+    CHECK_THAT(what, Contains("CUDA: launching"));
+  else if (call != "cudaGetDeviceCount")
+    CHECK_THAT(what, Contains(call));
+  if (call == "cudaMemcpyAsync" || call == "cudaEventSynchronize" || call == "cudaEventRecord")
+    CHECK_THAT(what, Contains("stream") || Contains("within the device"));
+  if (call == "cudaMemcpyAsync" && what.find("compute stream") == std::string::npos &&
+      what.find("(stream 0") == std::string::npos && what.find("within the device") == std::string::npos)
+    CHECK_THAT(what, Contains("The copy of "));
+}
+
+struct Ended {
+  bool failed = false;
+  std::string what;
+};
+
+/// A run in which a call fails: it ends cleanly, and what it had committed is whole.
+Ended train_until_the_fault(const TrainOptions& o) {
+  Ended ended;
+  try {
+    train(o);
+  } catch (const Error& e) {
+    ended = {true, e.what()};
+  }
+  const stand_in::Live live = stand_in::live();
+  REQUIRE((live.streams == 0 && live.events == 0 && live.device_bytes == 0 && live.pinned_bytes == 0));
+  if (Store::exists(o.run + "/store")) REQUIRE(verify_run(o.run, {}).empty());
+  std::filesystem::remove_all(o.run);
+  return ended;
+}
+
+}  // namespace
+
+TEST_CASE("A failing call of the runtime ends the run; the store is as last committed") {
+  TempFolder folder;
+  TrainOptions o = small_options("gpt2", Recompute::layer, folder.path("run"));
   o.commit_every.steps = 1;
-  stand_in::reset(device(1, 0));
+  begin(device(1, 0));
   train(o);
+  std::filesystem::remove_all(o.run);
   const auto calls = stand_in::calls();
-  int at = 0;
   for (const auto& [name, count] : calls) {
-    // Giving back has nobody to tell; a refused lock has a fall-back.
-    if (name.find("Destroy") != std::string::npos || name.find("Free") != std::string::npos ||
-        name == "cudaHostAlloc" || name == "cudaGetLastError")
-      continue;
-    for (const std::uint64_t nth : {std::uint64_t{1}, (count + 1) / 2, (3 * count + 3) / 4}) {
-      CAPTURE(name, nth, count);
-      stand_in::reset(device(1, 0));
-      stand_in::fail_call(name, nth, name == "cudaMalloc" ? cudaErrorMemoryAllocation : cudaErrorLaunchFailure,
-                          name != "cudaMalloc");
-      o.run = folder.path(fmt::format("failed{}", at++));
-      bool failed = false;
-      try {
-        train(o);
-      } catch (const Error&) {
-        failed = true;
+    if (!failure_is_an_error(name) || name == "cudaMalloc") continue;
+    for (const bool sticky : {false, true})
+      for (const std::uint64_t nth : {std::uint64_t{1}, (count + 1) / 2, (3 * count + 3) / 4}) {
+        CAPTURE(name, nth, count, sticky);
+        begin(device(1, 0));
+        stand_in::fail_call(name, nth, cudaErrorLaunchFailure, sticky);
+        const Ended ended = train_until_the_fault(o);
+        REQUIRE(ended.failed != stand_in::fault_waits());
+        if (ended.failed && !sticky) require_named(name, ended.what);
       }
-      REQUIRE(failed != stand_in::fault_waits());
-      const stand_in::Live live = stand_in::live();
-      REQUIRE((live.streams == 0 && live.events == 0 && live.device_bytes == 0 && live.pinned_bytes == 0));
-      if (Store::exists(o.run + "/store")) REQUIRE(verify_run(o.run, {}).empty());
-      std::filesystem::remove_all(o.run);
+  }
+}
+
+TEST_CASE("Whichever piece of device memory is refused ends the run; locked host memory that is refused does not") {
+  TempFolder folder;
+  const TrainOptions o = small_options("llama", Recompute::layer, folder.path("run"));
+  for (const std::string call : {"cudaMalloc", "cudaHostAlloc"}) {
+    std::uint64_t nth = 1;
+    for (;; ++nth) {
+      CAPTURE(call, nth);
+      begin(device(1, 0));
+      stand_in::fail_call(call, nth, cudaErrorMemoryAllocation);
+      const Ended ended = train_until_the_fault(o);
+      const bool came = !stand_in::fault_waits();
+      REQUIRE(ended.failed == (came && call == "cudaMalloc"));
+      if (ended.failed) require_named(call, ended.what);
+      if (!came) break;
     }
+    REQUIRE(nth > 3);  // there were some
   }
 }
 

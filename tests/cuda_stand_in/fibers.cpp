@@ -24,6 +24,9 @@
 #define ASAN_POISON_MEMORY_REGION(address, bytes) static_cast<void>(0)
 #define ASAN_UNPOISON_MEMORY_REGION(address, bytes) static_cast<void>(0)
 #endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace stand_in {
 namespace {
@@ -42,6 +45,20 @@ std::deque<Site>& known_sites() {
   return known;
 }
 
+#if defined(__SANITIZE_THREAD__)
+/// A stack and where on it to go on. TSan is told of every change of stacks; it takes no jump to another one.
+class Context {
+ public:
+  static void change(Context& from, Context& to) {
+    __tsan_switch_to_fiber(to.fiber, 0);
+    swapcontext(&from.at, &to.at);
+  }
+  const void* bottom = nullptr;
+  std::size_t bytes = 0;
+  void* fiber = nullptr;  ///< TSan's
+  ucontext_t at;
+};
+#else
 /// A stack and where on it to go on. ASan is told of every change of stacks.
 class Context {
  public:
@@ -65,6 +82,7 @@ class Context {
     if (_setjmp(from.at) == 0) _longjmp(to.at, 1);
   }
 };
+#endif
 
 struct Fiber {
   Context context;
@@ -143,19 +161,46 @@ Executor& here() {
   return *executor;
 }
 
-thread_local Executor* starting = nullptr;
+#if defined(__SANITIZE_THREAD__)
+void trampoline(unsigned high, unsigned low) {
+  here().fiber_main(reinterpret_cast<Fiber*>(std::uintptr_t{high} << 32 | low));
+}
+
+void start(Fiber& fiber) {
+  ucontext_t& at = fiber.context.at;
+  getcontext(&at);
+  at.uc_stack.ss_sp = const_cast<void*>(fiber.context.bottom);
+  at.uc_stack.ss_size = fiber.context.bytes;
+  at.uc_link = nullptr;
+  const auto address = reinterpret_cast<std::uintptr_t>(&fiber);
+  makecontext(&at, reinterpret_cast<void (*)()>(trampoline), 2, static_cast<unsigned>(address >> 32),
+              static_cast<unsigned>(address));
+  fiber.context.fiber = __tsan_create_fiber(0);
+}
+#else
 thread_local Fiber* starting_fiber = nullptr;
 
 // The first jump to a fiber lands here; the one before only came to leave the mark.
 void trampoline() {
-  Executor* const owner = starting;
   Fiber* const fiber = starting_fiber;
   if (_setjmp(fiber->context.at) == 0) {
     ucontext_t* const back = fiber->start.uc_link;
     setcontext(back);
   }
-  owner->fiber_main(fiber);
+  here().fiber_main(fiber);
 }
+
+void start(Fiber& fiber) {
+  ucontext_t back;
+  getcontext(&fiber.start);
+  fiber.start.uc_stack.ss_sp = const_cast<void*>(fiber.context.bottom);
+  fiber.start.uc_stack.ss_size = fiber.context.bytes;
+  fiber.start.uc_link = &back;
+  makecontext(&fiber.start, trampoline, 0);
+  starting_fiber = &fiber;
+  swapcontext(&back, &fiber.start);
+}
+#endif
 
 void Executor::create(Fiber& fiber) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -164,15 +209,7 @@ void Executor::create(Fiber& fiber) {
   if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) != 0) throw Failure("no memory for a fiber's stack");
   fiber.context.bottom = static_cast<std::byte*>(memory) + page;
   fiber.context.bytes = kStackBytes;
-  ucontext_t back;
-  getcontext(&fiber.start);
-  fiber.start.uc_stack.ss_sp = const_cast<void*>(fiber.context.bottom);
-  fiber.start.uc_stack.ss_size = kStackBytes;
-  fiber.start.uc_link = &back;
-  makecontext(&fiber.start, trampoline, 0);
-  starting = this;
-  starting_fiber = &fiber;
-  swapcontext(&back, &fiber.start);
+  start(fiber);
 }
 
 Fiber* Executor::free_fiber() {
@@ -343,6 +380,9 @@ void Executor::release_fibers() {
     auto* const bottom = static_cast<std::byte*>(const_cast<void*>(fiber.context.bottom));
     ASAN_UNPOISON_MEMORY_REGION(bottom, fiber.context.bytes);
     munmap(bottom - page, fiber.context.bytes + page);
+#if defined(__SANITIZE_THREAD__)
+    __tsan_destroy_fiber(fiber.context.fiber);
+#endif
   }
   fibers_.clear();
   free_.clear();
@@ -377,6 +417,9 @@ void Executor::run_block() {
 void Executor::run(const Launch& launch, const std::function<void()>& thread) {
   launch_ = &launch;
   body_ = &thread;
+#if defined(__SANITIZE_THREAD__)
+  scheduler_.fiber = __tsan_get_current_fiber();
+#endif
   const std::size_t count = std::size_t{launch.block.x} * launch.block.y * launch.block.z;
   if (count == 0 || count > kMostThreads || launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0 ||
       launch.grid.y > 65535 || launch.grid.z > 65535) {

@@ -58,6 +58,7 @@ Runtime& runtime() {
 
 constexpr unsigned char kPoison = 0xCB;
 constexpr std::size_t kPage = 4096;
+constexpr std::size_t kHugePage = 2 << 20;
 
 std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
@@ -120,9 +121,23 @@ std::uint64_t total(const std::map<std::uintptr_t, Allocation>& ranges) {
   return bytes;
 }
 
+/// Large ones in huge pages, where there are any: protecting them, before and after each piece of work, is what costs.
+void* map(std::size_t bytes) {
+  const std::size_t spare = bytes < kHugePage ? 0 : kHugePage;
+  void* const at = ::mmap(nullptr, bytes + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED || spare == 0) return at;
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  const std::size_t before = (kHugePage - address % kHugePage) % kHugePage;
+  auto* const begin = static_cast<std::byte*>(at) + before;
+  if (before > 0) ::munmap(at, before);
+  ::munmap(begin + bytes, spare - before);
+  ::madvise(begin, bytes, MADV_HUGEPAGE);
+  return begin;
+}
+
 cudaError_t take(std::map<std::uintptr_t, Allocation>& ranges, void** pointer, std::size_t bytes, int protection) {
   const std::size_t mapped = whole_pages(bytes == 0 ? 1 : bytes);
-  void* at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const at = map(mapped);
   if (at == MAP_FAILED) return cudaErrorMemoryAllocation;
   std::memset(at, kPoison, mapped);
   Runtime& r = runtime();
@@ -379,9 +394,26 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device) {
+  ENTER("cudaDeviceGetAttribute");
+  *value = 0;  // of no clock
+  return device < 0 || device >= runtime().settings.devices ? cudaErrorInvalidDevice : cudaSuccess;
+}
+
+namespace {
+thread_local int current_device = 0;
+}
+
 cudaError_t cudaSetDevice(int device) {
   ENTER("cudaSetDevice");
-  return device < 0 || device >= runtime().settings.devices ? cudaErrorInvalidDevice : cudaSuccess;
+  if (device < 0 || device >= runtime().settings.devices) return cudaErrorInvalidDevice;
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  ENTER("cudaGetDevice");
+  *device = current_device;
+  return cudaSuccess;
 }
 
 // These cannot fail where a driver is loaded.
@@ -465,6 +497,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return entered != cudaSuccess ? entered : sticky();
 }
 
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   ENTER("cudaEventCreateWithFlags");
   Runtime& r = runtime();

@@ -147,7 +147,7 @@ inline void run_steps(std::uint64_t seed, const Processor& processor, bool lru, 
         REQUIRE(store.content(store.committed().blocks[i].slot) == model.content[static_cast<std::uint32_t>(i)]);
   }
   synchronize();
-  CHECK(wrong == 0);
+  REQUIRE(wrong == 0);
   CHECK_FALSE(store.in_flight_at_commit);
   const EngineCounters c = engine.counters();
   CHECK(c.peak_bytes[1] <= options.host_bytes);

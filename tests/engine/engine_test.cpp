@@ -76,6 +76,46 @@ TEST_CASE("a step that follows its plan is prefetched and moves what the plan sa
   CHECK(c.demand < 20);
 }
 
+TEST_CASE("what the host is about to change is not fetched to the device before") {
+  constexpr std::uint32_t kBlocks = 6, kSteps = 5;
+  std::vector<BlockSpec> blocks(kBlocks);
+  Trace trace;
+  Plan plan;
+  for (std::uint32_t i = 0; i < kBlocks; ++i) {
+    blocks[i].name = "b" + std::to_string(i);
+    blocks[i].bytes = kFrame;
+    trace.accesses.push_back({BlockId(i), Tier::host, AccessKind::update, 2 * i + 1});
+    trace.accesses.push_back({BlockId(i), Tier::device, AccessKind::read, 2 * i + 2});
+    plan.fetches[0].push_back({BlockId(i), 2 * i + 1});
+    plan.drops[0].push_back({BlockId(i), 2 * i + 1});
+  }
+  const std::unique_ptr<Device> device = make_emulated_device(0);
+  EngineOptions options;
+  options.frame_bytes = kFrame;
+  options.device_bytes = options.host_bytes = 2 * kBlocks * kFrame;  // room to fetch any of them early
+  options.device = device.get();
+  Engine engine(blocks, options, nullptr);
+  InlineStream stream;
+  const auto use = [&](std::uint32_t block, Tier tier, AccessKind kind) {
+    Pin pin = engine.pin(BlockId(block), tier, kind);
+    pin.ready.wait();
+    engine.unpin(std::move(pin), stream);
+    std::this_thread::sleep_for(std::chrono::microseconds(500));  // what may be fetched ahead is
+  };
+  for (std::uint32_t i = 0; i < kBlocks; ++i) use(i, Tier::host, AccessKind::write);
+  engine.set_plan(trace, plan);
+  for (std::uint32_t step = 0; step < kSteps; ++step) {
+    engine.begin_step();
+    for (std::uint32_t i = 0; i < kBlocks; ++i) {
+      use(i, Tier::host, AccessKind::update);
+      use(i, Tier::device, AccessKind::read);
+    }
+    engine.end_step();
+  }
+  CHECK(engine.counters().link[static_cast<int>(Link::host_to_device)].transfers == kBlocks * kSteps);
+  CHECK(engine.counters().deviations == 0);
+}
+
 TEST_CASE("too small a budget ends in a BudgetError, not in a wait") {
   std::vector<BlockSpec> blocks(3);
   for (auto& b : blocks) {

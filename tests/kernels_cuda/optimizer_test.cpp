@@ -1,6 +1,7 @@
 // AdamW, gradient accumulation and sums of squares: the CPU's bits.
 #include "kernels/cpu/adamw.h"
 
+#include "kernels/cpu/element_hash.h"
 #include "kernels/cpu/exact_sum.h"
 #include "kernels_cuda/twins.h"
 
@@ -74,6 +75,39 @@ TEST_CASE("AdamW gives the CPU's bits, NaN included") {
       }
     }
   }
+}
+
+TEST_CASE("tiles of another content lose their residue, the others keep it, and the hash is the CPU's") {
+  constexpr std::int64_t kTile = 1024;
+  for (const std::int64_t n : {0, 1, 2, 1023, 1024, 1025, 5000, 8192, 20001}) {
+    INFO(n << " elements");
+    Array<bf16> weight(n, 1);
+    Array<std::int16_t> residue(n, 3);
+    weight.wild(1);
+    const std::int64_t tiles = (n + kTile - 1) / kTile;
+    DeviceVector<std::uint64_t> known(static_cast<std::size_t>(tiles) + 1, 7);
+    cuda::remember(weight.data(), n, known.data(), kStream);
+    REQUIRE(known.back() == 7);
+    for (std::int64_t t = 0; t < tiles; ++t)
+      REQUIRE(known[static_cast<std::size_t>(t)] ==
+              element_hash(weight.data() + t * kTile,
+                           static_cast<std::size_t>(std::min(kTile, n - t * kTile)) * sizeof(bf16)));
+    for (std::int64_t i = 0; i < n; ++i) residue[i] = static_cast<std::int16_t>(i % 1000 + 1);
+    const auto changed = [](std::int64_t tile) { return tile % 3 == 1; };
+    for (std::int64_t t = 0; t < tiles; ++t)
+      if (changed(t)) weight[std::min(t * kTile + 333, n - 1)].bits ^= 1;
+    cuda::forget_changed(weight.data(), n, known.data(), residue.data(), kStream);
+    for (std::int64_t i = 0; i < n; ++i) REQUIRE(residue[i] == (changed(i / kTile) ? 0 : i % 1000 + 1));
+    REQUIRE(residue.guards_are_whole());
+  }
+}
+
+TEST_CASE("an element hash tells positions and elements, and is never zero") {
+  const std::vector<std::uint16_t> a = {1, 2, 3}, b = {2, 1, 3}, c = {1, 2, 3, 0};
+  const auto hash = [](const std::vector<std::uint16_t>& v) { return element_hash(v.data(), v.size() * 2); };
+  REQUIRE(hash(a) != hash(b));
+  REQUIRE(hash(a) != hash(c));
+  REQUIRE(element_hash(nullptr, 0) != 0);
 }
 
 TEST_CASE("gradients are stored, added and rounded as on the CPU") {

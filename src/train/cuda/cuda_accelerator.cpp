@@ -48,6 +48,7 @@ class CudaAccelerator final : public Accelerator {
   }
   std::unique_ptr<StepKernels> make_kernels(Dtype dtype) override { return make_cuda_kernels(dtype, context_); }
   std::shared_ptr<GradientKernels> make_gradient_kernels() override { return make_cuda_gradient_kernels(context_); }
+  std::shared_ptr<UpdateKernels> make_update_kernels() override { return make_cuda_update_kernels(context_); }
   std::string algorithms() const override { return context_->products.to_json(); }
   std::size_t algorithm_count() const override { return context_->products.size(); }
   bool use_algorithms(const std::string& text) override { return context_->products.from_json(text); }

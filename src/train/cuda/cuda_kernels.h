@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "optim/gradient_kernels.h"
+#include "optim/update_kernels.h"
 #include "train/cuda/cuda_context.h"
 #include "train/step_kernels.h"
 
@@ -13,5 +14,6 @@ namespace transload::cuda {
 /// Takes device memory in the first task that needs some, not before.
 std::unique_ptr<StepKernels> make_cuda_kernels(Dtype dtype, std::shared_ptr<CudaContext> context);
 std::shared_ptr<GradientKernels> make_cuda_gradient_kernels(std::shared_ptr<CudaContext> context);
+std::shared_ptr<UpdateKernels> make_cuda_update_kernels(std::shared_ptr<CudaContext> context);
 
 }  // namespace transload::cuda
