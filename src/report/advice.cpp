@@ -30,7 +30,7 @@ std::vector<std::string_view> changes_against(Part cause) {
     case Part::device_room:
       return {"device-memory", "accumulate"};
     case Part::computation:
-      return {"recompute"};
+      return {"recompute", "host-memory", "device-memory"};
     case Part::update:
     case Part::collective:
       return {"accumulate"};
@@ -86,10 +86,15 @@ std::optional<Remedy> smallest_enough(const std::vector<Remedy>& all, std::strin
   return std::nullopt;
 }
 
+/// Against waits the nearest setting that helps at all; against computation what saves most, as waits are left then.
 std::optional<Remedy> choose(const std::vector<Remedy>& all, Part cause, double step_s) {
-  for (const std::string_view change : changes_against(cause))
-    if (std::optional<Remedy> found = smallest_enough(all, change, step_s)) return found;
-  return std::nullopt;
+  std::optional<Remedy> best;
+  for (const std::string_view change : changes_against(cause)) {
+    const std::optional<Remedy> found = smallest_enough(all, change, step_s);
+    if (found && cause != Part::computation) return found;
+    if (found && (!best || found->saves_s > best->saves_s)) best = found;
+  }
+  return best;
 }
 
 /// Without events of a step: what took most of its time by the sums of its line.
@@ -110,7 +115,7 @@ std::string no_remedy(const RunModel& model, Part cause) {
                : " What a change would save is not in this record.";
   switch (cause) {
     case Part::computation:
-      return " More memory or faster links would not make it shorter.";
+      return " No change of memory that this machine could make would save much.";
     case Part::between:
       return " Larger batches, or larger chunks (--chunk-size of a new run), give each piece of work more to do.";
     case Part::collective:
@@ -193,9 +198,6 @@ Advice advise(const RunModel& model) {
   advice.sentence = fmt::format("The step is bound by {}: {:.0f} % of {}.", title_of(advice.cause), 100 * advice.share,
                                 format_duration(advice.step_s));
   advice.sentence += advice.remedy ? " " + advice.remedy->sentence() + "." : no_remedy(model, advice.cause);
-  if (advice.cause == Part::computation && !advice.remedy)
-    if (const auto second = choose(all, Part::host_room, advice.step_s))
-      advice.more.push_back(second->sentence() + ".");
   return advice;
 }
 

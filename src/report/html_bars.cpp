@@ -71,9 +71,11 @@ std::string link_bars(const RunModel& model) {
     std::string title = name;
     std::replace(title.begin(), title.end(), '_', ' ');
     const auto size = [](double v) { return format_size(static_cast<std::uint64_t>(v)); };
-    out += "<div class=\"bars\">" + bar(title, "c-" + name, bytes / most, size(bytes)) +
-           bar("planned", "c-other", planned / most, size(planned)) +
-           bar("least", "c-between", least / most, size(least)) + "</div>";
+    out += "<div class=\"bars\">" + bar(title, "c-" + name, bytes / most, size(bytes));
+    if (model.header.find("links." + name + ".least_bytes") != nullptr)
+      out += bar("planned", "c-other", planned / most, size(planned)) +
+             bar("least", "c-between", least / most, size(least));
+    out += "</div>";
   }
   return out;
 }

@@ -21,9 +21,9 @@ Cell count_cell(const std::string& key, std::uint64_t n) {
 }
 /// Durations finer than format_duration's whole milliseconds below 100 of them.
 std::string time_text(double s) {
-  return s > 0 && s < 0.1   ? fmt::format("{:.3g} ms", s * 1000)
-         : s < 10 && s >= 1 ? fmt::format("{:.2f} s", s)
-                            : format_duration(s);
+  if (s > 0 && s < 1e-4) return fmt::format("{:.3g} µs", s * 1e6);
+  if (s > 0 && s < 0.1) return fmt::format("{:.3g} ms", s * 1000);
+  return s >= 1 && s < 10 ? fmt::format("{:.2f} s", s) : format_duration(s);
 }
 Cell ns_cell(const std::string& key, std::uint64_t ns) {
   return {.text = time_text(seconds(ns)), .key = key, .value = fmt::format("{}", ns)};
@@ -177,8 +177,7 @@ Table wear_table(const RunModel& m) {
   if (m.totals.steps == 0 || whole == 0) return t;
   const double a_step = static_cast<double>(whole) / static_cast<double>(m.totals.steps);
   t.rows.push_back({plain("a step, commits included"), plain(format_size(static_cast<std::uint64_t>(a_step)))});
-  t.rows.push_back(
-      {plain("steps until 600 TB are written (a drive of 1 TB)"), plain(fmt::format("{:.3g}", 600e12 / a_step))});
+  t.rows.push_back({plain("steps for a drive of 1 TB (600 TB)"), plain(fmt::format("{:.3g}", 600e12 / a_step))});
   return t;
 }
 

@@ -29,9 +29,10 @@ std::uint64_t ns(double seconds) { return static_cast<std::uint64_t>(seconds * 1
 void add_memory(const char* flag, std::uint64_t taken, std::uint64_t free, const TrainOptions& options,
                 std::uint64_t TrainOptions::*field, std::vector<Alternative>& out) {
   for (const double factor : kMemoryFactors) {
-    const auto bytes = static_cast<std::uint64_t>(static_cast<double>(taken) * factor) / KiB * KiB;
+    const std::uint64_t grain = taken < 16 * MiB ? KiB : MiB;
+    const auto bytes = round_up(static_cast<std::uint64_t>(static_cast<double>(taken) * factor), grain);
     if (bytes <= taken || bytes - taken > free) continue;
-    out.push_back({flag, fmt::format("{}KiB", bytes / KiB), options});
+    out.push_back({flag, fmt::format("{}{}", bytes / grain, grain == KiB ? "KiB" : "MiB"), options});
     out.back().options.*field = bytes;
   }
 }
