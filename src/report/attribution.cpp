@@ -64,6 +64,9 @@ class Instant {
     }
   }
 
+  bool busy(int lane) const { return busy_[static_cast<std::size_t>(lane)] > 0; }
+  bool computes() const { return busy(lane_of(Lane::compute)) || busy(lane_of(Lane::host)); }
+
   Part part() const {
     if (busy(lane_of(Lane::compute))) return Part::computation;
     if (busy(lane_of(Lane::host))) return Part::update;
@@ -73,8 +76,6 @@ class Instant {
   }
 
  private:
-  bool busy(int lane) const { return busy_[static_cast<std::size_t>(lane)] > 0; }
-
   /// A processor's wait says more than that of the thread which issues its work; of one thread, the innermost.
   const WaitLine* foremost() const {
     const WaitLine* best = nullptr;
@@ -152,6 +153,11 @@ Attribution attribute(const ShownStep& step) {
   std::int64_t now = 0;
   const auto until = [&](std::int64_t at) {
     out.ns[static_cast<std::size_t>(instant.part())] += at - now;
+    for (std::size_t link = 0; link < out.busy_ns.size(); ++link) {
+      if (!instant.busy(static_cast<int>(link))) continue;
+      out.busy_ns[link] += at - now;
+      out.hidden_ns[link] += instant.computes() ? at - now : 0;
+    }
     now = at;
   };
   for (const Edge& edge : edges_of(step.events, out.wall_ns)) {

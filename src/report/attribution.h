@@ -34,6 +34,8 @@ const char* title_of(Part part);  ///< "reading from NVMe"
 struct Attribution {
   std::array<std::int64_t, kParts> ns{};
   std::int64_t wall_ns = 0;  ///< the sum of ns
+  /// Of each link: at work, and at work while a processor was, too.
+  std::array<std::int64_t, kLinks> busy_ns{}, hidden_ns{};
   std::int64_t of(Part part) const { return ns[static_cast<std::size_t>(part)]; }
   double share(Part part) const {
     return wall_ns > 0 ? static_cast<double>(of(part)) / static_cast<double>(wall_ns) : 0;

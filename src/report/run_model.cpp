@@ -8,6 +8,7 @@ namespace transload::report {
 namespace {
 
 constexpr std::size_t kWindow = 256;  // as the run's own summary
+constexpr std::size_t kSettled = 8;   // steady steps before which the median says little
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -132,10 +133,10 @@ class ModelBuilder final : public RecordVisitor {
     }
   }
 
-  /// Steady before others; of two steady ones that which is nearer to the median so far, the later where both are.
+  /// Steady before others; of steady ones the later while the run settles, then that which is nearer to the median.
   void consider(const StepLine& step, const StepEvents& events, bool steady) {
     if (model_.shown && model_.shown->steady && !steady) return;
-    if (model_.shown && model_.shown->steady && steady) {
+    if (model_.shown && model_.shown->steady && steady_.size() >= kSettled) {
       const double middle = steady_.median_of([](const StepLine& s) { return s.wall_ns; });
       const auto off = [&](const StepLine& s) { return std::abs(static_cast<double>(s.wall_ns) - middle); };
       if (off(step) > off(model_.shown->line)) return;

@@ -67,8 +67,24 @@ TEST_CASE("a link's time that was hidden stays hidden when its bytes change") {
   none.bytes[0] = 0;
   CHECK(step_after(1e-6, links, none) == Approx(800e-9).epsilon(1e-9));
   ChangedStep half = same;
-  half.bytes[0] = 50;  // 125 ns at work, of which 50 were hidden
-  CHECK(step_after(1e-6, links, half) == Approx(875e-9).epsilon(1e-9));
+  half.bytes[0] = 50;  // nothing of it was hidden behind a processor
+  CHECK(step_after(1e-6, links, half) == Approx(900e-9).epsilon(1e-9));
+}
+
+TEST_CASE("what a link does behind a processor costs nothing until it is more than that") {
+  const std::string text = kHeader + work(2, "compute", "layer forward", 0, 600) + span(2, "nvme_read", 0, 800) +
+                           wait(2, "issue", "content", 600, 800, R"(,"tier":"host","source":"nvme_read")");
+  const RunModel model = model_of(text + step(2, 1000, 100));
+  const LinkTimes links = link_times(*model.shown, attribute(*model.shown));
+  CHECK(links.hidden_s[0] == Approx(600e-9).epsilon(1e-9));
+  ChangedStep change{.bytes = links.bytes};
+  change.bytes[0] = 75;  // 600 ns: all hidden
+  CHECK(step_after(1e-6, links, change) == Approx(800e-9).epsilon(1e-9));
+  change.bytes[0] = 87.5;
+  CHECK(step_after(1e-6, links, change) == Approx(900e-9).epsilon(1e-9));
+  change.bytes[0] = 100;
+  change.more_compute_s = -100e-9;  // less computation hides less
+  CHECK(step_after(1e-6, links, change) == Approx(1000e-9).epsilon(1e-9));
 }
 
 std::string rank_record(long wall, long first_collective, long second_collective) {
