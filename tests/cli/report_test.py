@@ -125,7 +125,7 @@ class Advice(ReportCase):
     def run_on_drive(self, name, read, write, **changes):
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
-        flags = self.flags(run=folder, steps=9, sequence_length=64, io="threads", **changes)
+        flags = self.flags(run=folder, steps=12, sequence_length=64, io="threads", **changes)
         done = run("train", *flags, program=(SLOW, str(read), str(write)))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         steps = [s["wall_ns"] * 1e-9 for s in events(folder / "record.jsonl", "step") if s["planned"]]
@@ -153,7 +153,7 @@ class Advice(ReportCase):
 
     def test_copies_to_the_device(self):
         model = pathlib.Path(__file__).resolve().parent.parent / "reference" / "llama"
-        self.carry_out("copies to the device", "device-memory", model=model, device="emulated", link_rate="4MB/s",
+        self.carry_out("copies to the device", "device-memory", model=model, device="emulated", link_rate="1MB/s",
                        device_memory="1MiB", host_memory="8MiB")
 
     def test_computation(self):
