@@ -161,7 +161,11 @@ class Advice(ReportCase):
         self.assertRegex(self.report(folder), r"\AThe step is bound by computation: .* --recompute none would save ")
 
 
-@unittest.skipUnless(BROWSER, "no Chromium here (scripts/setup --test installs it): the page is not opened in a browser")
+if not BROWSER:
+    print("skipped: no Chromium here (scripts/setup --test installs it): the report's page is not opened in a browser")
+
+
+@unittest.skipUnless(BROWSER, "no Chromium")
 class Browser(ReportCase):
     def browse(self, page, *words):
         done = subprocess.run(

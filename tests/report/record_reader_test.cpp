@@ -153,6 +153,23 @@ TEST_CASE("other versions: unknown events and newer formats are said, older line
   CHECK_THAT(m.facts.missing()[0], Catch::Contains("no header"));
 }
 
+TEST_CASE("a drop-in optimizer's record says less and opens as well") {
+  std::string text = R"({"event":"run","format":1,"kind":"optimizer","blocks":[["chunk 0 moment1",64,"moment1",true]],)"
+                     R"("budgets":{"device":0,"host":200,"nvme":null,"frame":8},"least":{"device":0,"host":60}})"
+                     "\n";
+  text += work(1, "host", "update", 0, 10) + R"({"event":"step","step":1,"deviated":false,"wall_ns":900,"wait_ns":5})"
+                                             "\n";
+  text += work(2, "host", "update", 0, 10) + R"({"event":"step","step":2,"deviated":false,"wall_ns":40,"wait_ns":5})"
+                                             "\n";
+  const Folder folder;
+  const RunModel m = read_model(folder.write("record.jsonl", text), 0);
+  CHECK(m.header.optimizer);
+  CHECK(m.facts.missing().empty());
+  CHECK(m.medians.wall_s == Approx(40e-9).epsilon(1e-12));  // the first step makes the state
+  REQUIRE(m.shown);
+  CHECK(m.shown->line.step == 2);
+}
+
 TEST_CASE("of a resumed run the last process is shown, and all steps are counted") {
   std::string first = whole_record();
   first.erase(first.find(kEnd));
