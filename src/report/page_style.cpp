@@ -102,7 +102,7 @@ body{padding:.7rem}
 .bar{grid-template-columns:6.3rem 1fr 5.2rem}
 .plot{grid-template-columns:3.9rem 1fr;margin-right:1rem}
 .plot>svg{height:11rem}
-td:first-child{white-space:normal}
+td:first-child{white-space:normal;min-width:8rem}
 }
 @media print{
 body{max-width:none;font-size:11pt;padding:0}

@@ -191,7 +191,7 @@ Table outlook_table(const RunModel& m) {
     const double tokens = r.what.change == "accumulate" ? 2 : 1;
     std::vector<Cell> row{plain(fmt::format("--{} {}", r.what.change, r.what.value)),
                           plain(r.what.more_bytes > 0 ? format_size(r.what.more_bytes) : "-"),
-                          plain(time_text(r.step_s) + (tokens > 1 ? " for twice the tokens" : "")),
+                          plain(time_text(r.step_s) + (tokens > 1 ? " (2 × tokens)" : "")),
                           plain(r.saves_s > 0 ? time_text(r.saves_s) : "nothing")};
     for (std::size_t i = 0; i < (m.header.has_device() ? 4 : 2); ++i)
       row.push_back(plain(format_size(r.what.link_bytes[i])));
