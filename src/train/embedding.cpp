@@ -65,14 +65,16 @@ void Embedding<T>::gather(StepContext& ctx, const Piece& piece, const std::int32
 
 template <class T>
 void Embedding<T>::forward(StepContext& ctx, const std::int32_t* ids, std::int64_t tokens, T* x) {
-  if (!ctx.blocks.dry()) {
+  // Ranks have different tokens, and gather the same chunks.
+  const bool all = ctx.blocks.dry() || ctx.layout.shards().count > 1;
+  if (!all) {
     sorted_.assign(ids, ids + tokens);
     std::sort(sorted_.begin(), sorted_.end());
   }
   for (const Piece& piece : ctx.layout.pieces(table_)) {
     const auto [first, last] = rows_of(piece, width_);
     const auto next = std::lower_bound(sorted_.begin(), sorted_.end(), first);
-    const bool read = ctx.blocks.dry() || (next != sorted_.end() && *next <= last);
+    const bool read = all || (next != sorted_.end() && *next <= last);
     if (read) gather(ctx, piece, ids, tokens, false, x);
   }
   if (!positions_.valid()) return;

@@ -1,5 +1,6 @@
 // Token embedding and, for GPT-2, learned positions. Only the pieces of the table whose rows are read are pinned; a dry
-// run, which knows no tokens, takes all.
+// run, which knows no tokens, takes all, and so does one of several ranks, which has to use the chunks that the others
+// use.
 #pragma once
 
 #include <cstdint>

@@ -85,7 +85,8 @@ inline bool only_noise(const std::string& name, std::size_t i, const ModelConfig
 
 /// Every weight after five steps. Relative: what the README grants the reference; the floor: elements whose gradient is
 /// near epsilon.
-inline void require_weights(const std::map<std::string, std::vector<float>>& got, const Reference& reference) {
+inline void require_weights(const std::map<std::string, std::vector<float>>& got, const Reference& reference,
+                            double floor = 2e-5) {
   Worst worst;
   REQUIRE(got.size() == reference.count("after."));
   for (const auto& [name, values] : got) {
@@ -93,7 +94,7 @@ inline void require_weights(const std::map<std::string, std::vector<float>>& got
     REQUIRE(values.size() == want.size());
     for (std::size_t i = 0; i < want.size(); ++i)
       worst.look(name, i, values[i], want[i],
-                 only_noise(name, i, reference.config) ? 5 * 1e-3 : 5e-6 * std::abs(want[i]) + 2e-5);
+                 only_noise(name, i, reference.config) ? 5 * 1e-3 : 5e-6 * std::abs(want[i]) + floor);
   }
   INFO(worst.where);
   CHECK(worst.excess <= 0);
