@@ -116,7 +116,7 @@ class Instant {
   }
 
   const StepEvents& events_;
-  std::array<int, kReportLanes> busy_{};
+  std::array<int, kLanes> busy_{};
   std::vector<std::int32_t> open_;
 };
 

@@ -4,8 +4,6 @@
 
 namespace transload::report {
 
-const char* lane_name(int lane) { return lane < kLanes ? name_of(static_cast<Lane>(lane)) : "collective"; }
-
 void StepEvents::clear() {
   accesses.clear();
   spans.clear();

@@ -15,10 +15,8 @@
 
 namespace transload::report {
 
-/// A lane of base, or one of those that only runs of many ranks have.
-inline constexpr int kReportLanes = kLanes + 1;
-inline constexpr int kCollectiveLane = kLanes;
-const char* lane_name(int lane);
+inline constexpr int kCollectiveLane = static_cast<int>(Lane::comm);
+inline const char* lane_name(int lane) { return name_of(static_cast<Lane>(lane)); }
 constexpr int lane_of(Lane lane) { return static_cast<int>(lane); }
 constexpr int lane_of(Link link) { return static_cast<int>(link); }
 

@@ -18,7 +18,7 @@ std::optional<int> index_of(std::optional<std::string_view> text, int count, Nam
   return std::nullopt;
 }
 
-std::optional<int> lane_named(std::optional<std::string_view> text) { return index_of(text, kReportLanes, lane_name); }
+std::optional<int> lane_named(std::optional<std::string_view> text) { return index_of(text, kLanes, lane_name); }
 
 std::optional<Tier> tier_named(std::optional<std::string_view> text) {
   const auto i = index_of(text, 3, [](int t) { return std::string_view(name_of(static_cast<Tier>(t))); });

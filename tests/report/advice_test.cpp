@@ -68,7 +68,7 @@ TEST_CASE("what binds is named where no link is at work") {
   CHECK(advice_of(wait(2, "issue", "room", 200, 900, R"(,"tier":"device")")).cause == Part::device_room);
   CHECK(advice_of(wait(2, "issue", "verdict", 200, 900)).cause == Part::verdict);
   CHECK(advice_of("").cause == Part::between);
-  CHECK(advice_of(work(2, "collective", "gather", 200, 900)).cause == Part::collective);
+  CHECK(advice_of(work(2, "comm", "gather", 200, 900)).cause == Part::collective);
 }
 
 TEST_CASE("computation: recomputation saves what was made again; updates: more micro-batches a step") {

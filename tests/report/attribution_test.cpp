@@ -34,8 +34,8 @@ TEST_CASE("each part of a step is what its events say") {
 TEST_CASE("parts add up to the step, whatever its events") {
   std::mt19937 random(7);
   const auto up_to = [&](long most) { return static_cast<long>(random() % static_cast<unsigned long>(most)); };
-  const char* const kLaneNames[] = {"nvme_read", "nvme_write", "host_to_device", "device_to_host",
-                                    "compute",   "host",       "collective"};
+  const char* const kLaneNames[] = {"nvme_read", "nvme_write", "host_to_device", "device_to_host", "compute",
+                                    "host",      "comm"};
   const char* const kCauses[] = {"room", "use", "content", "queue", "work", "verdict"};
   for (int round = 0; round < 200; ++round) {
     std::string text = kHeader;
@@ -88,8 +88,8 @@ TEST_CASE("what a link does behind a processor costs nothing until it is more th
 }
 
 std::string rank_record(long wall, long first_collective, long second_collective) {
-  return kHeader + work(2, "collective", "gather", 0, first_collective) +
-         work(2, "collective", "gather", 200, 200 + second_collective) + work(2, "compute", "layer forward", 300, 400) +
+  return kHeader + work(2, "comm", "gather", 0, first_collective) +
+         work(2, "comm", "gather", 200, 200 + second_collective) + work(2, "compute", "layer forward", 300, 400) +
          step(2, wall, 1) + kEnd;
 }
 
