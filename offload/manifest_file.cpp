@@ -46,6 +46,10 @@ std::uint64_t checksum_of(const Header& header) { return XXH3_64bits(&header, of
   throw DamageError(fmt::format("{} is damaged: {}. Restore the store from a copy.", path, how));
 }
 
+void check(std::int64_t result, const char* operation, const std::string& path) {
+  if (result < 0) throw IoError({operation, path, "", 0, 0, 0, static_cast<int>(-result), ""});
+}
+
 /// The sections of a manifest that lies in memory.
 struct Sections {
   const std::byte* extents;
@@ -102,7 +106,7 @@ ManifestContent read_manifest_file(const std::string& path) {
   check(at.metadata, header.metadata_bytes, header.metadata_checksum, "metadata");
 
   ManifestContent content;
-  content.store_id = header.store_id;
+  content.manifest.store_id = header.store_id;
   content.open = (header.flags & kOpenFlag) != 0;
   content.manifest.sequence = header.sequence;
   for (std::uint64_t i = 0; i < header.extents; ++i) {
@@ -117,6 +121,47 @@ ManifestContent read_manifest_file(const std::string& path) {
     content.manifest.blocks.push_back({SlotId(block.slot), block.version, block.bytes, block.checksum});
   }
   content.manifest.metadata.assign(reinterpret_cast<const char*>(at.metadata), header.metadata_bytes);
+  return content;
+}
+
+namespace {
+
+/// Why the prepared manifest is not the wanted commit's; empty where it is, and *content has it.
+std::string refusal_of_prepared(const std::string& path, const std::optional<ManifestContent>& before,
+                                std::uint64_t wanted, ManifestContent* content) {
+  if (os::kind_of(path) == os::PathKind::missing) return "no commit is prepared";
+  try {
+    *content = read_manifest_file(path);
+  } catch (const DamageError& error) {
+    return fmt::format("of the prepared commit: {}", error.what());
+  }
+  const Manifest& prepared = content->manifest;
+  if (before && before->manifest.store_id != prepared.store_id) return "a commit of another store is prepared";
+  const std::uint64_t follows = before ? before->manifest.sequence : 0;
+  if (prepared.sequence == wanted && prepared.sequence == follows + 1) return {};
+  return fmt::format("commit {} is prepared", prepared.sequence);
+}
+
+}  // namespace
+
+ManifestContent read_commit(const std::string& path, const std::string& temporary_path,
+                            std::optional<std::uint64_t> wanted, bool* prepared) {
+  *prepared = false;
+  std::optional<ManifestContent> last;
+  if (os::kind_of(path) != os::PathKind::missing) last = read_manifest_file(path);
+  const std::string folder = path.substr(0, path.rfind('/'));
+  if (!wanted && !last) throw InputError(fmt::format("There is no store in {}: it has no manifest.", folder));
+  if (!wanted || (last && last->manifest.sequence == *wanted)) return std::move(*last);
+  ManifestContent content;
+  const std::string refusal = refusal_of_prepared(temporary_path, last, *wanted, &content);
+  if (!refusal.empty()) {
+    throw DamageError(fmt::format("The store in {} does not have commit {}, which is wanted: {}, and {}.", folder,
+                                  *wanted,
+                                  last ? fmt::format("commit {} is the last one", last->manifest.sequence)
+                                       : std::string("no commit was finished"),
+                                  refusal));
+  }
+  *prepared = true;
   return content;
 }
 
@@ -171,15 +216,13 @@ void ManifestWriter::prepare(const Parts& parts) {
   std::memcpy(bytes_.data(), &header, sizeof header);
 }
 
-void ManifestWriter::put_in_place(bool durable) {
-  const auto check = [](std::int64_t result, const char* operation, const std::string& path) {
-    if (result < 0) throw IoError({operation, path, "", 0, 0, 0, static_cast<int>(-result), ""});
-  };
+void ManifestWriter::write(bool durable) {
   check(os::File::open(temporary_path_, O_WRONLY | O_CREAT | O_TRUNC, &file_), "open", temporary_path_);
   file_.write_or_throw(bytes_.data(), bytes_.size(), 0);
   if (durable) check(file_.sync(), "fdatasync", temporary_path_);
   file_.close();
-  check(os::rename(temporary_path_, path_), "rename", temporary_path_);
 }
+
+void ManifestWriter::rename() const { check(os::rename(temporary_path_, path_), "rename", temporary_path_); }
 
 }  // namespace transload

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,7 +22,6 @@ namespace transload {
 
 /// Everything a manifest file says.
 struct ManifestContent {
-  std::uint64_t store_id = 0;
   bool open = false;  ///< a store without durability was in use when this was written
   std::vector<SlotClass> extents;
   Manifest manifest;
@@ -29,6 +29,10 @@ struct ManifestContent {
 
 /// DamageError names the part; IoError where the file cannot be read.
 ManifestContent read_manifest_file(const std::string& path);
+/// The commit that is `wanted` (nothing: the last one), from the manifest or, *prepared, from the one that was prepared
+/// to follow it. InputError: no manifest; DamageError says what is there instead of the wanted one.
+ManifestContent read_commit(const std::string& path, const std::string& temporary_path,
+                            std::optional<std::uint64_t> wanted, bool* prepared);
 /// Whether `path` may be overwritten as a half-written manifest: missing, empty, zeros, or one of ours.
 bool is_our_leftover(const std::string& path);
 
@@ -47,9 +51,10 @@ class ManifestWriter {
 
   /// Builds the bytes; room grows by half more than needed, so the next ones fit.
   void prepare(const Parts& parts);
-  /// Writes what was prepared under the temporary name, `durable`: makes it durable, and renames. On an exception the
-  /// old file is in place.
-  void put_in_place(bool durable);
+  /// Writes what was prepared under the temporary name, `durable`: makes its bytes durable.
+  void write(bool durable);
+  /// Gives it its name. On an exception the old file is in place.
+  void rename() const;
   std::uint64_t bytes() const { return bytes_.size(); }
 
  private:

@@ -68,12 +68,16 @@ class StoreImpl final : public Store {
     const SlotTable::Place place = check_place(slot, slices, block_name);
     TRANSLOAD_CHECK(how_ != How::read && slots_.note_write(slot), "{}: slot {} is free, or the last commit needs it",
                     block_name, slot.value);
+    TRANSLOAD_CHECK(!prepared_, "{}: a write while a commit is prepared", block_name);
     SlotFile& file = *files_[place.extent];
     file.dirty.store(true, std::memory_order_relaxed);
     writes_->submit({&file.file, offset_of(place), slices, false, 0, block_name, completion});
   }
 
   void commit(const std::string& metadata, std::span<const StoredBlock> blocks) override;
+  void prepare(const std::string& metadata, std::span<const StoredBlock> blocks) override;
+  void finish() override;
+  void drop() override;
   void close() override;
   Facts facts() const override;
 
@@ -96,15 +100,22 @@ class StoreImpl final : public Store {
   void open_files();
   void start_queues();
   void sync_files();
-  void write_manifest(std::uint64_t sequence, std::string_view metadata, std::span<const StoredBlock> blocks,
-                      bool open_mark, bool durable);
+  void sync_folder();
+  void begin_commit(const std::string& metadata, std::span<const StoredBlock> blocks);
+  void end_commit(const std::string& metadata, std::span<const StoredBlock> blocks);
+  void write_manifest(const Manifest& manifest, bool open_mark, bool durable);
+  void put_in_place();
+  ManifestWriter::Parts parts(std::uint64_t sequence, std::string_view metadata, std::span<const StoredBlock> blocks,
+                              bool open_mark) const {
+    return {committed_.store_id, sequence, open_mark, slots_.extents(), blocks, metadata};
+  }
   std::uint64_t bytes_on_disk() const;
 
   static std::uint64_t offset_of(const SlotFile& file, std::uint64_t index) {
     return SlotFileHeader::kBytes + index * file.slot_bytes;
   }
   std::uint64_t offset_of(const SlotTable::Place& place) const { return offset_of(*files_[place.extent], place.index); }
-  SlotFileHeader header_of(std::size_t number) const { return {store_id_, number, slots_.extents()[number]}; }
+  SlotFileHeader header_of(std::size_t number) const { return {committed_.store_id, number, slots_.extents()[number]}; }
 
   SlotTable::Place check_place(SlotId slot, std::span<const IoSlice> slices, const char* name) const {
     std::uint64_t bytes = 0;
@@ -120,8 +131,8 @@ class StoreImpl final : public Store {
   StoreFolder folder_;
   SlotTable slots_;
   ManifestWriter writer_;
-  std::uint64_t store_id_ = 0;
   Manifest committed_;
+  std::optional<Manifest> prepared_;  // between prepare and finish
   DirectIo direct_{true, "", IoQueue::kMemoryAlignment};
   std::vector<std::unique_ptr<SlotFile>> files_;  // by extent
   std::unique_ptr<IoQueue> reads_, writes_;       // after files_: they end before files are closed
@@ -154,22 +165,19 @@ void StoreImpl::lay_out(std::vector<SlotClass> classes, const Progress& progress
   }
   folder_.reclaim(0);
   std::random_device random;
-  store_id_ = static_cast<std::uint64_t>(random()) << 32 | random();
+  committed_.store_id = static_cast<std::uint64_t>(random()) << 32 | random();
   add_files(classes, progress);
 }
 
 void StoreImpl::take_over() {
-  if (os::kind_of(folder_.manifest_path()) == os::PathKind::missing) {
-    throw InputError(fmt::format("There is no store in {}: it has no manifest.", options_.folder));
-  }
-  ManifestContent content = read_manifest_file(folder_.manifest_path());
+  bool prepared = false;
+  ManifestContent content = read_commit(folder_.manifest_path(), folder_.temporary_path(), options_.wanted, &prepared);
   if (content.open) {
     throw DamageError(fmt::format(
         "The store in {} was kept with --durability none and not closed cleanly: its blocks are of different steps. "
         "Begin anew in another folder.",
         options_.folder));
   }
-  store_id_ = content.store_id;
   committed_ = std::move(content.manifest);
   for (const SlotClass& extent : content.extents) {
     if (extent.bytes == 0 || extent.count == 0 || extent.count >= UINT32_MAX - slots_.count()) {
@@ -182,8 +190,11 @@ void StoreImpl::take_over() {
     throw DamageError(
         fmt::format("{} names a slot that does not exist, is too small, or is taken twice.", folder_.manifest_path()));
   }
-  if (how_ == How::open) folder_.reclaim(slots_.extents().size());
   open_files();
+  if (how_ == How::open) {
+    if (prepared) put_in_place();
+    folder_.reclaim(slots_.extents().size());
+  }
   start_queues();
 }
 
@@ -191,7 +202,7 @@ void StoreImpl::grow(std::vector<SlotClass> classes, const Progress& progress) {
   const std::vector<SlotClass> more = missing(std::move(classes));
   if (!more.empty()) add_files(more, progress);
   if (more.empty() && options_.durable) return;
-  write_manifest(committed_.sequence, committed_.metadata, committed_.blocks, !options_.durable, true);
+  write_manifest(committed_, !options_.durable, true);
 }
 
 std::vector<SlotClass> StoreImpl::missing(std::vector<SlotClass> classes) const {
@@ -321,42 +332,101 @@ void StoreImpl::sync_files() {
   }
 }
 
-void StoreImpl::write_manifest(std::uint64_t sequence, std::string_view metadata, std::span<const StoredBlock> blocks,
-                               bool open_mark, bool durable) {
-  writer_.prepare({store_id_, sequence, open_mark, slots_.extents(), blocks, metadata});
-  try {
-    writer_.put_in_place(durable);
-  } catch (const IoError& error) {
-    IoError::Details details = error.details();
-    os::Space space;
-    if (details.error == ENOSPC && os::space_of(options_.folder, &space) == 0) {
-      details.advice = fmt::format("{} are free. Free space; the last commit is whole.", format_size(space.free_bytes));
-    }
-    throw IoError(details);
-  }
-  if (!durable) return;
+void StoreImpl::sync_folder() {
   try {
     folder_.sync();
   } catch (...) {
-    // Which of the two manifests a crash would leave is open, so both keep their slots and no third one is written.
+    // Which names a crash would leave is open, so both manifests keep their slots and no third one is written.
     failure_ = std::current_exception();
     throw;
   }
 }
 
-void StoreImpl::commit(const std::string& metadata, std::span<const StoredBlock> blocks) {
+/// What is known of a full drive besides.
+IoError with_free_space(const IoError& error, const std::string& folder) {
+  IoError::Details details = error.details();
+  os::Space space;
+  if (details.error == ENOSPC && details.advice.empty() && os::space_of(folder, &space) == 0) {
+    details.advice = fmt::format("{} are free. Free space; the last commit is whole.", format_size(space.free_bytes));
+  }
+  return IoError(details);
+}
+
+void StoreImpl::write_manifest(const Manifest& manifest, bool open_mark, bool durable) {
+  writer_.prepare(parts(manifest.sequence, manifest.metadata, manifest.blocks, open_mark));
+  try {
+    writer_.write(durable);
+    writer_.rename();
+  } catch (const IoError& error) {
+    throw with_free_space(error, options_.folder);
+  }
+  if (durable) sync_folder();
+}
+
+void StoreImpl::put_in_place() {
+  writer_.rename();
+  if (options_.durable) sync_folder();
+}
+
+/// Data durable, the new manifest under its temporary name.
+void StoreImpl::begin_commit(const std::string& metadata, std::span<const StoredBlock> blocks) {
   TRANSLOAD_CHECK(how_ != How::read, "a commit to a store opened for reading");
+  TRANSLOAD_CHECK(!prepared_, "a commit while commit {} is prepared", prepared_->sequence);
   TRANSLOAD_CHECK(writes_ == nullptr || writes_->pending() == 0, "{} writes are under way at a commit",
                   writes_->pending());
   if (failure_ != nullptr) std::rethrow_exception(failure_);
   if (committed_.blocks.capacity() < blocks.size()) committed_.blocks.reserve(blocks.size());
   if (committed_.metadata.capacity() < metadata.size()) committed_.metadata.reserve(2 * metadata.size());
   if (options_.durable) sync_files();
-  write_manifest(committed_.sequence + 1, metadata, blocks, !options_.durable, options_.durable);
+  writer_.prepare(parts(committed_.sequence + 1, metadata, blocks, !options_.durable));
+  writer_.write(options_.durable);
+}
+
+/// The new manifest is in place: what the previous one alone used is free.
+void StoreImpl::end_commit(const std::string& metadata, std::span<const StoredBlock> blocks) {
   slots_.commit(blocks);
   ++committed_.sequence;
   committed_.metadata.assign(metadata);
   committed_.blocks.assign(blocks.begin(), blocks.end());
+}
+
+void StoreImpl::commit(const std::string& metadata, std::span<const StoredBlock> blocks) {
+  try {
+    begin_commit(metadata, blocks);
+    put_in_place();
+  } catch (const IoError& error) {
+    throw with_free_space(error, options_.folder);
+  }
+  end_commit(metadata, blocks);
+}
+
+void StoreImpl::prepare(const std::string& metadata, std::span<const StoredBlock> blocks) {
+  try {
+    begin_commit(metadata, blocks);
+    if (options_.durable) sync_folder();
+  } catch (const IoError& error) {
+    throw with_free_space(error, options_.folder);
+  }
+  prepared_ = Manifest{committed_.store_id, committed_.sequence + 1, metadata, {blocks.begin(), blocks.end()}};
+}
+
+void StoreImpl::finish() {
+  TRANSLOAD_CHECK(prepared_, "nothing was prepared after commit {}", committed_.sequence);
+  if (failure_ != nullptr) std::rethrow_exception(failure_);
+  try {
+    put_in_place();
+  } catch (...) {
+    failure_ = std::current_exception();  // the other stores of this commit have it: there is no way back
+    throw;
+  }
+  end_commit(prepared_->metadata, prepared_->blocks);
+  prepared_.reset();
+}
+
+void StoreImpl::drop() {
+  TRANSLOAD_CHECK(prepared_, "nothing was prepared after commit {}", committed_.sequence);
+  prepared_.reset();
+  os::remove(folder_.temporary_path());  // where it stays, opening the commit before drops it
 }
 
 void StoreImpl::close() {
@@ -364,7 +434,7 @@ void StoreImpl::close() {
   // Without durability the last commit is whole only if nothing of it was overwritten; else the open mark stays.
   if (!options_.durable && committed_.sequence > 0 && !slots_.commit_overwritten() && failure_ == nullptr) {
     sync_files();
-    write_manifest(committed_.sequence, committed_.metadata, committed_.blocks, false, true);
+    write_manifest(committed_, false, true);
   }
   folder_.forget_process();
 }
@@ -409,8 +479,22 @@ std::unique_ptr<Store> Store::open(const StoreOptions& options, std::vector<Slot
 std::unique_ptr<Store> Store::open_read_only(const StoreOptions& options) {
   return std::make_unique<StoreImpl>(options, StoreImpl::How::read, std::vector<SlotClass>{}, Progress{});
 }
-Manifest Store::read_manifest(const std::string& folder) {
-  return read_manifest_file(StoreFolder::manifest_path(folder)).manifest;
+Manifest Store::read_manifest(const std::string& folder, std::optional<std::uint64_t> wanted) {
+  bool prepared = false;
+  return read_commit(StoreFolder::manifest_path(folder), StoreFolder::temporary_path(folder), wanted, &prepared)
+      .manifest;
+}
+std::optional<Manifest> Store::prepared(const std::string& folder) {
+  const std::string path = StoreFolder::temporary_path(folder);
+  if (os::kind_of(path) != os::PathKind::file) return std::nullopt;
+  try {
+    return read_manifest_file(path).manifest;
+  } catch (const DamageError&) {
+    return std::nullopt;  // half-written
+  }
+}
+void Store::remove(const std::string& folder) {
+  if (os::kind_of(folder) != os::PathKind::missing) StoreFolder(folder, StoreFolder::Use::write).remove();
 }
 bool Store::exists(const std::string& folder) {
   return os::kind_of(StoreFolder::manifest_path(folder)) == os::PathKind::file;

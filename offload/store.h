@@ -2,6 +2,8 @@
 //
 // Invariants
 //  - A slot that the last commit refers to is never written until a later commit has replaced it.
+//  - A commit that was prepared can be finished or dropped, also by whoever opens the store next: several stores commit
+//    together by preparing all, deciding once for all, and finishing all.
 //  - A read returns the bytes whose xxh3 and version the caller names, or fails with DamageError naming file and block.
 //  - Every completion's result is looked at: short transfers, EAGAIN and EINTR go on (bounded); an error reaches its
 //    Completion exactly once.
@@ -17,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,6 +59,7 @@ struct StoredBlock {
 
 /// What a commit says. `metadata` is JSON text: step, data position, random state, hyperparameters, layout, …
 struct Manifest {
+  std::uint64_t store_id = 0;  ///< whose it is: random, made with the store
   std::uint64_t sequence = 0;  ///< commits so far; set by Store::commit
   std::string metadata;
   std::vector<StoredBlock> blocks;  ///< by BlockId; durable blocks only are meaningful
@@ -68,6 +72,9 @@ struct StoreOptions {
   int max_pending = 4096;  ///< blocks submitted and not done
   bool durable = true;     ///< false: --durability none; manifest marks the store open while in use
   std::uint64_t capacity_bytes = UINT64_MAX;
+  /// For opening: which commit is wanted, by its sequence. A prepared commit of that number is finished (or, opened for
+  /// reading, read), any other one is dropped. Nothing: the last one that was finished.
+  std::optional<std::uint64_t> wanted = std::nullopt;
 };
 
 /// How many slots of which size a store has. Slot sizes are rounded up to the file's alignment.
@@ -85,15 +92,21 @@ class Store {
                                        const std::function<void(std::uint64_t, std::uint64_t)>& progress);
   /// Opens the last commit, takes the lock, adds slots where `classes` asks for more than there are.
   /// DamageError: manifest damaged (which part), slot file truncated (path, wanted, got); open mark of a
-  /// durability-none store that was not closed cleanly.
+  /// durability-none store that was not closed cleanly; the wanted commit is not there (what is).
   static std::unique_ptr<Store> open(const StoreOptions& options, std::vector<SlotClass> classes,
                                      const std::function<void(std::uint64_t, std::uint64_t)>& progress);
   /// Opens the last commit for submit_read alone (verify, export): changes nothing, may be opened many times at once
   /// and on a read-only file system. InputError while a process has it open for writing.
   static std::unique_ptr<Store> open_read_only(const StoreOptions& options);
   /// Reads a manifest without opening the store for writing (verify, export, plan). Takes no lock.
-  static Manifest read_manifest(const std::string& folder);
+  static Manifest read_manifest(const std::string& folder, std::optional<std::uint64_t> wanted = std::nullopt);
+  /// Whether anything was committed there and finished.
   static bool exists(const std::string& folder);
+  /// The commit that was prepared there and neither finished nor dropped; nothing where there is none that is whole.
+  static std::optional<Manifest> prepared(const std::string& folder);
+  /// Removes a store, or what a dead run left of one: only what carries our mark, the manifest after the slots, and the
+  /// folder where nothing else is in it. Nothing happens where there is no folder. InputError: in use.
+  static void remove(const std::string& folder);
   virtual ~Store() = default;
 
   virtual const Manifest& committed() const = 0;
@@ -113,6 +126,14 @@ class Store {
   /// durable; then frees the slots that only the previous commit used. No I/O may be in flight. Strong guarantee: on
   /// an exception the previous commit is current and intact.
   virtual void commit(const std::string& metadata, std::span<const StoredBlock> blocks) = 0;
+
+  /// A commit in two halves, for stores that commit together. prepare makes data and new manifest durable, the latter
+  /// under its temporary name; nothing is freed and the previous commit is current. Then no block may be written until
+  /// finish, which renames and frees, or drop, which removes it. After an exception of finish the commit is prepared or
+  /// finished, and nothing more is committed by this object.
+  virtual void prepare(const std::string& metadata, std::span<const StoredBlock> blocks) = 0;
+  virtual void finish() = 0;
+  virtual void drop() = 0;
   /// Marks a durability-none store as cleanly closed; call last.
   virtual void close() = 0;
 

@@ -114,6 +114,15 @@ void StoreFolder::reclaim(std::size_t first) const {
   if (result < 0 && result != -ENOENT) failed("unlink", temporary_path(), result);
 }
 
+void StoreFolder::remove() const {
+  reclaim(0);
+  if (!is_our_leftover(manifest_path())) foreign(manifest_path());
+  for (const std::string& path : {manifest_path(), path_ + "/lock", path_}) {
+    const std::int64_t result = os::remove(path);
+    if (result < 0 && result != -ENOENT && !(path == path_ && result == -ENOTEMPTY)) failed("unlink", path, result);
+  }
+}
+
 void StoreFolder::sync() const {
   if (const std::int64_t result = folder_.sync_all(); result < 0) failed("fsync", path_, result);
 }

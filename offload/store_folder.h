@@ -25,11 +25,14 @@ class StoreFolder {
   const std::string& path() const { return path_; }
   static std::string manifest_path(const std::string& folder) { return folder + "/manifest"; }
   std::string manifest_path() const { return manifest_path(path_); }
-  std::string temporary_path() const { return path_ + "/manifest.new"; }
+  static std::string temporary_path(const std::string& folder) { return folder + "/manifest.new"; }
+  std::string temporary_path() const { return temporary_path(path_); }
   std::string slots_path(std::size_t number) const;
 
   /// Removes slot files of number `first` and above, and a half-written manifest, that dead runs left.
   void reclaim(std::size_t first) const;
+  /// All of the store, the manifest after the slots, and the folder where nothing else is in it. Not to be used after.
+  void remove() const;
   void sync() const;      ///< IoError
   void forget_process();  ///< the lock file names nobody any more
 

@@ -29,7 +29,8 @@ struct LossRows {
   float* target = nullptr;  ///< logit of the target
 };
 void loss_reset(LossRows rows, std::int64_t tokens);
-/// logits[tokens, width] is the panel of vocabulary ids [first, first + width).
+/// logits[tokens, width] is the panel of vocabulary ids [first, first + width). A token whose target is below 0 is not
+/// counted: its loss and its gradient are 0.
 void loss_panel(const float* logits, std::int64_t ld, std::int64_t tokens, std::int64_t first, std::int64_t width,
                 const std::int32_t* targets, LossRows rows);
 /// Σ over tokens ascending (fp64) of log(sum) + max − target.

@@ -92,6 +92,11 @@ void loss_panel(const float* logits, std::int64_t ld, std::int64_t tokens, std::
                 const std::int32_t* targets, LossRows rows) {
   parallel_blocks(tokens, rows_in_block(width, kBlock), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
+      if (targets[t] < 0) {
+        rows.max[t] = rows.target[t] = 0;
+        rows.sum[t] = 1;  // a loss of log 1 + 0 − 0
+        continue;
+      }
       const float* row = logits + t * ld;
       table().accumulate(row, width, rows.max[t], rows.sum[t]);
       if (targets[t] >= first && targets[t] < first + width) rows.target[t] = row[targets[t] - first];
@@ -115,6 +120,10 @@ void loss_panel_backward(const float* logits, std::int64_t ld, std::int64_t toke
     for (std::int64_t t = begin; t < end; ++t) {
       const float* row = logits + t * ld;
       T* out = dlogits + t * width;
+      if (targets[t] < 0) {
+        std::fill(out, out + width, T{});
+        continue;
+      }
       gradient(row, width, rows.max[t], scale / rows.sum[t], out);
       const std::int64_t target = targets[t] - first;
       if (target < 0 || target >= width) continue;

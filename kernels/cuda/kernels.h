@@ -44,6 +44,11 @@ void sum_squares(const bf16* g, std::int64_t n, double* sums, std::uint32_t* not
 void sum_squares(const float* g, std::int64_t n, double* sums, std::uint32_t* not_finite, cudaStream_t stream);
 constexpr std::int64_t run_count(std::int64_t n) { return (n + 127) / 128; }
 
+/// out[i] = the sum over ranks r < count ≤ 1024 of pieces[r · stride + i], in the fixed tree of src/comm/tree_sum.h,
+/// whose bits it has. out may be the first piece.
+template <class T>
+void tree_sum(const T* pieces, std::int64_t stride, int count, T* out, std::int64_t n, cudaStream_t stream);
+
 // ---- Element types, sums of rows and columns
 
 void widen(const bf16* from, float* to, std::int64_t n, cudaStream_t stream);   ///< CPU's bits
@@ -146,7 +151,7 @@ void causal_softmax_backward(const ScorePanel& panel, const float* scores, const
 // ---- Loss
 
 void loss_reset(LossRows rows, std::int64_t tokens, cudaStream_t stream);
-/// One block a token; sums in a fixed tree of the panel's width.
+/// One block a token; sums in a fixed tree of the panel's width. A target below 0: no loss and no gradient.
 void loss_panel(const float* logits, std::int64_t ld, std::int64_t tokens, std::int64_t first, std::int64_t width,
                 const std::int32_t* targets, LossRows rows, cudaStream_t stream);
 /// *sum = Σ over tokens of log(sum) + max − target in fp64, in a fixed tree of `tokens`.

@@ -26,6 +26,13 @@ __global__ __launch_bounds__(kRowThreads) void loss_rows(const float* logits, st
   TRANSLOAD_SHARED(float, maxima, kRowWarps);
   TRANSLOAD_SHARED(float, sums, kRowWarps);
   const std::int64_t token = blockIdx.x;
+  if (targets[token] < 0) {  // the block's threads agree
+    if (threadIdx.x == 0) {
+      rows.max[token] = rows.target[token] = 0;
+      rows.sum[token] = 1;  // a loss of log 1 + 0 - 0
+    }
+    return;
+  }
   const float* const row = logits + token * ld;
   const float old_max = rows.max[token];
   float max = old_max, sum = 0;
@@ -57,6 +64,7 @@ __global__ __launch_bounds__(kRowThreads) void loss_rows_backward(const float* l
                                                                   float scale, T* dlogits) {
   const std::int64_t token = blockIdx.x;
   const float max = rows.max[token], sum = rows.sum[token], factor = __fdiv_rn(scale, sum);
+  const bool counted = targets[token] >= 0;
   const std::int64_t target = targets[token] - first;
   for_groups(width, [&](std::int64_t i, int count) {
     float v[kGroup];
@@ -64,7 +72,8 @@ __global__ __launch_bounds__(kRowThreads) void loss_rows_backward(const float* l
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) {
       const float e = exp_of_bounded(__fsub_rn(v[j], max));
-      v[j] = i + j == target ? __fmul_rn(__fsub_rn(__fdiv_rn(e, sum), 1.0f), scale) : __fmul_rn(e, factor);
+      const float g = i + j == target ? __fmul_rn(__fsub_rn(__fdiv_rn(e, sum), 1.0f), scale) : __fmul_rn(e, factor);
+      v[j] = counted ? g : 0.0f;
     }
     store_part<kAligned>(v, count, dlogits + token * width + i);
   });

@@ -55,4 +55,12 @@ class DamageError : public Error {
   using Error::Error;
 };
 
+/// Another rank of the job is gone, stopped or failed; every rank left throws it (Python: RuntimeError). Nothing may be
+/// communicated after it: leave the process, under MPI without MPI_Finalize (comm/communicator.h).
+class RankLostError : public Error {
+ public:
+  RankLostError(const std::string& message, int lost_rank) : Error(message), rank(lost_rank) {}
+  int rank;
+};
+
 }  // namespace transload

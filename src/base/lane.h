@@ -14,12 +14,13 @@ inline std::uint64_t host_clock_ns() {
 
 /// Where work is done. The first four are the links, in their order; reads and writes of NVMe overlap each other, on
 /// the other lanes one span follows another.
-enum class Lane : std::uint8_t { nvme_read, nvme_write, host_to_device, device_to_host, compute, host, issue };
-inline constexpr int kLanes = 7;
+enum class Lane : std::uint8_t { nvme_read, nvme_write, host_to_device, device_to_host, compute, host, comm, issue };
+inline constexpr int kLanes = 8;
+/// `comm`: collectives between ranks, waiting for the others included.
 /// `issue`: the thread that issues a step's work; it waits, and has no spans.
 constexpr const char* name_of(Lane lane) {
   constexpr const char* names[kLanes] = {"nvme_read", "nvme_write", "host_to_device", "device_to_host",
-                                         "compute",   "host",       "issue"};
+                                         "compute",   "host",       "comm",           "issue"};
   return names[static_cast<int>(lane)];
 }
 

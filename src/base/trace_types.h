@@ -113,4 +113,15 @@ struct Plan {
   std::uint64_t peak_bytes[2] = {};        ///< of blocks and workspace, device and host
 };
 
+/// Where ranks share chunks: which chunks' weights are gathered when, in a pass that uses them in a known order.
+struct GatherPlan {
+  struct Use {
+    ChunkId chunk;
+    std::vector<ChunkId> gather;  ///< to be gathered before this use, in this order: for it, or ahead of later ones
+    bool last = true;             ///< nothing needs the gathered chunk until it is gathered again
+  };
+  std::vector<Use> uses;
+  std::size_t room = 0;  ///< gathered chunks that there may be at once
+};
+
 }  // namespace transload

@@ -151,10 +151,7 @@ Layout::Layout(std::vector<ParamSpec> params, std::vector<PlaneSpec> planes, std
 
   Packer packer(chunks_, capacity);
   for (std::size_t p = 0; p < params_.size(); ++p) packer.place(ParamId(p), params_[p], pieces_[p]);
-  for (std::size_t c = 0; c < chunks_.size(); ++c) {
-    const std::uint64_t elements = shard_elements(ChunkId(c));
-    shard_pieces_.push_back(clip(chunks_[c], shards_.rank * elements, elements));
-  }
+  for (std::size_t c = 0; c < chunks_.size(); ++c) shard_pieces_.push_back(shard_pieces(ChunkId(c), shards_.rank));
 
   block_ids_.assign(chunks_.size(), std::vector<BlockId>(planes_.size()));
   for (std::size_t c = 0; c < chunks_.size(); ++c) {
@@ -180,6 +177,11 @@ std::span<const Piece> Layout::pieces(ParamId p) const { return pieces_[p.value]
 
 std::uint64_t Layout::shard_elements(ChunkId c) const {
   return round_up(ceil_div(chunk(c).elements, shards_.count), kRun);
+}
+
+std::vector<Piece> Layout::shard_pieces(ChunkId c, std::uint32_t rank) const {
+  const std::uint64_t elements = shard_elements(c);
+  return clip(chunk(c), rank * elements, elements);
 }
 
 int Layout::plane(std::string_view name) const {

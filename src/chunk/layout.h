@@ -89,6 +89,8 @@ class Layout {
   std::uint64_t shard_elements(ChunkId c) const;
   /// What this rank's shard has of the chunk's pieces; chunk_begin counts from the shard's start. Cuts fall on runs.
   std::span<const Piece> shard_pieces(ChunkId c) const { return shard_pieces_[c.value]; }
+  /// The same of any rank's shard.
+  std::vector<Piece> shard_pieces(ChunkId c, std::uint32_t rank) const;
   /// Plane index by name; -1 when the layout has none.
   int plane(std::string_view name) const;
   /// The block of a chunk's plane; invalid() where the chunk does not have it (frozen, or plane == -1).

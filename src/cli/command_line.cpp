@@ -1,7 +1,8 @@
-// transload train | plan | report | probe | verify | export.
+// transload train | plan | report | probe | verify | export | launch.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -124,10 +125,12 @@ class CommandLine {
     add_verify();
     add_export();
     add_report();
+    add_launch();
     app_.allow_extras();
   }
 
   int run(int argc, char** argv) {
+    argc = take_launched(argc, argv);
     try {
       app_.parse(argc, argv);
     } catch (const CLI::Success& e) {  // --help
@@ -218,7 +221,24 @@ class CommandLine {
         ->allow_extra_args(false);
   }
 
+  void add_launch() {
+    CLI::App* sub =
+        command("launch", "start ranks on this machine: transload launch -n N -- train …",
+                "Where mpirun, torchrun or srun start the ranks, transload train is all that is needed.\n"
+                "Example:\n  transload launch -n 4 -- train --model llama-60m --data book.txt --run runs/four");
+    sub->add_option("-n", launch_.ranks, "ranks")->type_name("N")->required();
+  }
+  /// What follows `launch … --` is the ranks' command line, not ours. Returns how many words are.
+  int take_launched(int argc, char** argv) {
+    if (argc < 2 || std::string(argv[1]) != "launch") return argc;
+    char** const end = argv + argc;
+    char** const dashes = std::find_if(argv, end, [](const char* word) { return std::string(word) == "--"; });
+    if (dashes != end) launch_.words.assign(dashes + 1, end);
+    return static_cast<int>(dashes - argv);
+  }
+
   int dispatch(const std::string& name) {
+    if (name == "launch") return run_launch(launch_);
     if (name == "train") return run_train(options_of(train_, ""));
     return whole_output(run_reader(name));
   }
@@ -248,6 +268,7 @@ class CommandLine {
   VerifyArguments verify_;
   ExportArguments export_;
   ReportArguments report_;
+  LaunchArguments launch_;
   std::vector<std::string> run_words_, to_words_, html_words_, trace_words_, compare_words_;
 };
 

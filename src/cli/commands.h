@@ -17,6 +17,12 @@ int transload_main(int argc, char** argv);
 int run_train(const TrainOptions& options);
 int run_plan(const TrainOptions& options);
 
+struct LaunchArguments {
+  int ranks = 0;
+  std::vector<std::string> words;  ///< the ranks' command line
+};
+int run_launch(const LaunchArguments& arguments);
+
 struct ProbeArguments {
   std::vector<std::string> nvme;
   bool json = false;

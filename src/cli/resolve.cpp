@@ -151,6 +151,24 @@ GivenSettings read_toml(const std::string& path) {
   return given;
 }
 
+/// A step of a resumed run has the samples that it had, on as many ranks as there are now.
+void keep_samples(const GivenSettings& said, GivenSettings& given) {
+  if (has(said, "accumulate") || has(said, "batch-size")) {
+    if (!has(said, "global-batch-size")) given.erase("global-batch-size");
+    return;
+  }
+  if (has(said, "global-batch-size")) {
+    given.erase("accumulate");
+    return;
+  }
+  if (has(given, "global-batch-size") || !has(given, "accumulate") || !has(given, "batch-size")) return;
+  TrainOptions saved;
+  for (const char* name : {"accumulate", "batch-size"})
+    find_setting(name, given[name].what, "").apply(saved, given[name].values.front(), given[name].what);
+  given["global-batch-size"] = {{std::to_string(saved.shape.accumulate * saved.shape.batch)}, given["accumulate"].what};
+  given.erase("accumulate");
+}
+
 TrainOptions resolve(const GivenSettings& flags, const GivenSettings& config, const std::string& run_if_none) {
   GivenSettings said = flags;
   fill_from(said, config);
@@ -159,7 +177,10 @@ TrainOptions resolve(const GivenSettings& flags, const GivenSettings& config, co
   const std::string run = switch_value(given, "run");
   if (switch_value(given, "resume") == "true" && !run.empty()) {
     const std::string saved = (std::filesystem::path(run) / "config.toml").string();
-    if (os::kind_of(saved) != os::PathKind::missing) fill_from_saved(given, read_toml(saved));
+    if (os::kind_of(saved) != os::PathKind::missing) {
+      fill_from_saved(given, read_toml(saved));
+      keep_samples(said, given);
+    }
   }
   TrainOptions options;
   apply_all(given, options);

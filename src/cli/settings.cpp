@@ -53,6 +53,13 @@ void add_shape(std::vector<Setting>& s) {
   size("sequence-length", "tokens of a sample (256)", &StepShape::length);
   size("batch-size", "samples of a micro-batch (4)", &StepShape::batch);
   size("accumulate", "micro-batches of a step (1)", &StepShape::accumulate);
+  s.push_back({"global-batch-size", "N", group,
+               "samples of a step on all ranks; --accumulate follows from it (batch-size × accumulate × ranks)", false,
+               [](TrainOptions& o, Text v, Text w) {
+                 o.global_batch = parse_count(v, w, 1);
+                 if (o.global_batch > (std::uint64_t{1} << 31))
+                   throw InputError(fmt::format("{} is too large: {}.", w, v));
+               }});
   s.push_back({"steps", "N", group, "steps of the whole run, those before a resume counted (100)", false,
                [](TrainOptions& o, Text v, Text w) { o.steps = parse_count(v, w, 1); }});
   s.push_back({"evaluate-every", "N", group, "validation loss every N steps", false,
@@ -145,6 +152,18 @@ void add_memory(std::vector<Setting>& s) {
                [](TrainOptions& o, Text v, Text w) { o.export_every = parse_count(v, w, 0); }});
 }
 
+void add_ranks(std::vector<Setting>& s) {
+  const std::string group = "Many ranks (mpirun, torchrun, srun, or transload launch)";
+  s.push_back({"timeout", "TIME", group, "after which a rank that says nothing is lost and the run ends (60s)", false,
+               [](TrainOptions& o, Text v, Text w) { o.timeout_s = parse_duration(v, w); }});
+  s.push_back({"reduction", "HOW", group,
+               "tree (default): gradients are summed in an order fixed by rank | library: in NCCL's, whose bits depend "
+               "on the topology",
+               false, [](TrainOptions& o, Text v, Text w) {
+                 o.reduction = parse_choice(v, w, {"tree", "library"}) == 0 ? Reduction::tree : Reduction::library;
+               }});
+}
+
 }  // namespace
 
 const std::vector<Setting>& settings() {
@@ -154,6 +173,7 @@ const std::vector<Setting>& settings() {
     add_shape(s);
     add_training(s);
     add_memory(s);
+    add_ranks(s);
     return s;
   }();
   return all;

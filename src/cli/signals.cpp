@@ -13,9 +13,11 @@ namespace transload::cli {
 namespace {
 
 std::atomic<int> interrupts{0};
+std::atomic<bool> silent{false};
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void say(std::string_view text) {
+  if (silent) return;
   // Nothing can be done about a failure here, and only write() is safe in a signal handler.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
@@ -36,7 +38,8 @@ extern "C" void on_interrupt(int) {
 
 }  // namespace
 
-const std::atomic<int>& watch_interrupts() {
+const std::atomic<int>& watch_interrupts(bool says) {
+  silent = !says;
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   action.sa_flags = SA_RESTART;

@@ -2,14 +2,19 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/size.h"
 #include "cli/commands.h"
 #include "cli/console.h"
+#include "cli/lost_rank.h"
 #include "cli/plan_text.h"
 #include "cli/signals.h"
 #include "cli/summary_text.h"
+#include "comm/launch.h"
+#include "train/accelerator.h"
 
 namespace transload::cli {
 namespace {
@@ -46,10 +51,19 @@ std::string resume_hint(const TrainOptions& options) {
 
 }  // namespace
 
-int run_train(const TrainOptions& options) {
+/// One rank of several that does not print.
+int train_silently(const TrainOptions& options, Communicator& communicator, const std::atomic<int>& interrupts) {
+  Trainer trainer(options, {}, &communicator);
+  const nlohmann::json summary = nlohmann::json::parse(trainer.run(interrupts));
+  return summary.value("interrupted", false) ? kInterrupted : kDone;
+}
+
+int train(const TrainOptions& options, Communicator& communicator, const std::atomic<int>& interrupts) {
+  if (communicator.rank() > 0) return train_silently(options, communicator, interrupts);
   Console console;
-  const std::atomic<int>& interrupts = watch_interrupts();
-  Trainer trainer(options, observe(console));
+  if (const std::string lost = take_lost_rank(options.run); !lost.empty())
+    console.say("The last start of this run ended early: " + lost);
+  Trainer trainer(options, observe(console), &communicator);
   console.say(start_text(trainer.plan(), trainer.options()));
   const nlohmann::json summary = nlohmann::json::parse(trainer.run(interrupts));
   console.finish_line();
@@ -58,6 +72,30 @@ int run_train(const TrainOptions& options) {
   fmt::print("Interrupted after step {} of {}. {}\n", summary.value("steps_seen", 0), trainer.options().steps,
              resume_hint(trainer.options()));
   return kInterrupted;
+}
+
+int run_train(const TrainOptions& options) {
+  const Launch launch = detect_launch();
+  const std::atomic<int>& interrupts = watch_interrupts(launch.place.rank == 0);
+  const auto connect =
+      options.device == DeviceKind::cuda && launch.place.size > 1 ? connect_accelerators : make_communicator;
+  const std::unique_ptr<Communicator> communicator =
+      connect(launch, {.largest_bytes = UINT64_MAX / 2,
+                       .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_s * 1e3)),
+                       .reduction = options.reduction});
+  try {
+    return train(options, *communicator, interrupts);
+  } catch (const RankLostError& error) {
+    // Nobody can be waited for any more, at exit neither (comm/communicator.h).
+    keep_lost_rank(options.run, error.what());
+    fmt::print(stderr, "transload: rank {}: {}{}\n", communicator->rank(), error.what(),
+               options.nvme_capacity == 0 ? "" : " The stores are as last committed.");
+    std::fflush(nullptr);
+    std::_Exit(kFailed);
+  } catch (const std::exception& error) {
+    communicator->fail(error.what());
+    throw;
+  }
 }
 
 int run_plan(const TrainOptions& options) {

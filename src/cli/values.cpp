@@ -63,13 +63,31 @@ std::pair<double, double> parse_betas(const std::string& text, const std::string
   return {number(text.substr(0, comma)), number(text.substr(comma + 1))};
 }
 
-CommitEvery parse_commit_every(const std::string& text, const std::string& what) {
+namespace {
+
+/// Seconds of "30s", "5min", "1h"; 0: not a time above 0.
+double seconds_of(const std::string& text) {
   double value = 0;
   std::string unit;
-  const bool number = read_number(text, value, unit) && value > 0;
-  const double seconds = unit == "s" ? 1 : unit == "min" ? 60 : unit == "h" ? 3600 : 0;
-  if (number && seconds > 0 && std::isfinite(value * seconds)) return {.steps = 0, .seconds = value * seconds};
-  if (number && unit.empty() && value == std::floor(value)) return {.steps = parse_count(text, what, 1), .seconds = 0};
+  if (!read_number(text, value, unit) || value <= 0) return 0;
+  const double seconds = value * (unit == "s" ? 1 : unit == "min" ? 60 : unit == "h" ? 3600 : 0);
+  return std::isfinite(seconds) ? seconds : 0;
+}
+
+}  // namespace
+
+double parse_duration(const std::string& text, const std::string& what) {
+  const double seconds = seconds_of(text);
+  if (seconds > 0) return seconds;
+  throw InputError(fmt::format("{} must be a time, such as 30s, 5min or 1h, not \"{}\".", what, text));
+}
+
+CommitEvery parse_commit_every(const std::string& text, const std::string& what) {
+  if (const double seconds = seconds_of(text); seconds > 0) return {.steps = 0, .seconds = seconds};
+  double value = 0;
+  std::string unit;
+  if (read_number(text, value, unit) && value > 0 && unit.empty() && value == std::floor(value))
+    return {.steps = parse_count(text, what, 1), .seconds = 0};
   throw InputError(fmt::format(
       "{} must be a number of steps, such as 20, or a time, such as 30s, 5min or 1h, not \"{}\".", what, text));
 }

@@ -19,6 +19,8 @@ double parse_number(const std::string& text, const std::string& what, double lea
 std::pair<double, double> parse_betas(const std::string& text, const std::string& what);
 /// "20" (steps), "30s", "5min", "1h".
 CommitEvery parse_commit_every(const std::string& text, const std::string& what);
+/// "30s", "5min", "1h" in seconds, above 0.
+double parse_duration(const std::string& text, const std::string& what);
 /// The index of `text` among `choices`.
 std::size_t parse_choice(const std::string& text, const std::string& what, const std::vector<std::string>& choices);
 

@@ -140,7 +140,7 @@ void Engine::end_step() {
   impl_->pump();
 }
 
-void Engine::commit(const std::string& metadata) {
+void Engine::commit(const std::string& metadata, const CommitStore& commit_store) {
   std::unique_lock lock(impl_->mutex);
   TRANSLOAD_CHECK(impl_->store != nullptr, "a commit without a store");
   impl_->rethrow();
@@ -158,7 +158,10 @@ void Engine::commit(const std::string& metadata) {
   lock.unlock();
   std::exception_ptr error;
   try {
-    impl_->store->commit(metadata, stored());
+    if (commit_store)
+      commit_store(metadata, stored());
+    else
+      impl_->store->commit(metadata, stored());
   } catch (...) {
     error = std::current_exception();
   }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -71,8 +72,10 @@ class Engine final : public BlockAccess {
   void begin_step();
   void end_step();
 
-  /// Writes every durable block whose current version is not stored, then commits. No pin may be held.
-  void commit(const std::string& metadata);
+  /// Writes every durable block whose current version is not stored, then commits: by Store::commit, or by
+  /// `commit_store` where the store commits together with others. Nothing is written meanwhile. No pin may be held.
+  using CommitStore = std::function<void(const std::string& metadata, std::span<const StoredBlock> blocks)>;
+  void commit(const std::string& metadata, const CommitStore& commit_store = {});
   /// Where a durable block's current content lies in the store; for checks after commit.
   std::vector<StoredBlock> stored() const;
 

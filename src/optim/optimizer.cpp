@@ -12,11 +12,18 @@ namespace {
 
 struct Planes {
   int weight, residue, moment1, moment2, gradient, partial;
+  int made;  // what backward makes: the gradient, or this rank's part of it
 };
 
 Planes planes_of(const Layout& layout) {
-  return {layout.plane("weight"),  layout.plane("residue"),  layout.plane("moment1"),
-          layout.plane("moment2"), layout.plane("gradient"), layout.plane("partial")};
+  const int gradient = layout.plane("gradient");
+  return {layout.plane("weight"),
+          layout.plane("residue"),
+          layout.plane("moment1"),
+          layout.plane("moment2"),
+          gradient,
+          layout.plane("partial"),
+          layout.shards().count > 1 ? layout.plane("local") : gradient};
 }
 
 /// Where a chunk is in the step.
@@ -46,7 +53,12 @@ struct Optimizer::Impl {
         planes(planes_of(layout_in)),
         gradients(options.gradients != nullptr ? options.gradients : make_cpu_gradient_kernels()),
         host_updates(make_cpu_update_kernels()),
-        device_updates(options.updates != nullptr ? options.updates : host_updates) {}
+        device_updates(options.updates != nullptr ? options.updates : host_updates) {
+    if (layout.shards().count > 1)
+      exchange = std::make_unique<ShardExchange>(layout, blocks, options.exchange,
+                                                 options.sums != nullptr ? options.sums : make_cpu_gradient_kernels(),
+                                                 [this](ChunkId chunk) { apply(chunk); });
+  }
 
   void contribute_piece(const Piece& piece, std::uint64_t from, std::uint64_t count, const float* values);
   void apply(ChunkId chunk);
@@ -65,6 +77,7 @@ struct Optimizer::Impl {
   Planes planes;
   std::shared_ptr<GradientKernels> gradients;
   std::shared_ptr<UpdateKernels> host_updates, device_updates;
+  std::unique_ptr<ShardExchange> exchange;  // null for one rank
   std::vector<ChunkState> chunks;
   std::vector<ParamState> params;
   std::vector<ParamUpdate> updates;  // the pending ones, by parameter; read on the streams
@@ -98,7 +111,16 @@ Optimizer::Optimizer(const Layout& layout, BlockAccess& blocks, Stream& compute,
 
 Optimizer::~Optimizer() = default;
 
+void Optimizer::begin_pass(Pass pass) {
+  if (impl_->exchange) impl_->exchange->begin_pass(static_cast<std::size_t>(pass));
+}
+
+std::vector<ChunkId> Optimizer::uses() const {
+  return impl_->exchange ? impl_->exchange->uses() : std::vector<ChunkId>();
+}
+
 Pin Optimizer::use_weights(ChunkId chunk) {
+  if (impl_->exchange) return impl_->exchange->use_weights(chunk, impl_->options.compute_tier);
   impl_->apply(chunk);
   return impl_->blocks.pin(impl_->block(chunk, impl_->planes.weight), impl_->options.compute_tier, AccessKind::read);
 }
@@ -150,7 +172,7 @@ void Optimizer::Impl::contribute_piece(const Piece& piece, std::uint64_t from, s
     });
   } else {
     const bool zero_gradient = !chunk.gradient_started;
-    Pin gradient = blocks.pin(block(piece.chunk, planes.gradient), options.compute_tier,
+    Pin gradient = blocks.pin(block(piece.chunk, planes.made), options.compute_tier,
                               zero_gradient ? AccessKind::write : AccessKind::update);
     chunk.gradient_started = true;
     compute.wait(gradient.ready);
@@ -164,12 +186,14 @@ void Optimizer::Impl::contribute_piece(const Piece& piece, std::uint64_t from, s
       } else {
         gradients->store_or_add(view, at, count, values, !first);
       }
-      if (complete) add_squares(id, view);
+      if (complete && !exchange) add_squares(id, view);
     });
     blocks.unpin(std::move(gradient), compute);
   }
   if (partial.held()) blocks.unpin(std::move(partial), compute);
   chunk.final_elements = final_now;
+  if (complete && exchange)
+    exchange->sum_gradient(piece.chunk, [this](ParamId p) { return params[p.value].contributions > 0; });
 }
 
 void Optimizer::Impl::add_squares(ChunkId id, const BlockView& gradient) const {
@@ -191,7 +215,7 @@ Verdict Optimizer::finish_backward() {
     chunk.partial_started = false;
   }
   for (ParamState& param : impl_->params) param.round = 0;
-  const kernels::ExactSum total = impl_->gradients->take_squares();
+  const kernels::ExactSum total = impl_->exchange ? impl_->exchange->finish() : impl_->gradients->take_squares();
   verdict.finite = !total.poisoned();
   verdict.norm = verdict.finite ? std::sqrt(total.value()) : std::nan("");
   const double clip = impl_->options.clip_norm;
@@ -232,7 +256,8 @@ void Optimizer::Impl::apply(ChunkId id) {
   chunk.update_pending = false;
   const Tier tier = update_tier(id);
   Stream& stream = tier == Tier::device ? compute : host;
-  ChunkUpdate update{.chunk = &layout.chunk(id),
+  ChunkUpdate update{.pieces = layout.shard_pieces(id),
+                     .elements = layout.shard_elements(id),
                      .params = &updates,
                      .weight_dtype = layout.weight_dtype(),
                      .gradient_dtype = gradient_is_bf16() ? Dtype::bf16 : Dtype::f32,

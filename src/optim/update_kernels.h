@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/block_view.h"
@@ -22,20 +23,21 @@ struct ParamUpdate {
   kernels::AdamwCoefficients coefficients{};
 };
 
-/// A chunk's blocks, pinned, and what happens to them. Small and copied into launches; `params` (by ParamId) and the
-/// chunk stay as they are until the stream has ended.
+/// A chunk's blocks (this rank's shard), pinned, and what happens to them. Small and copied into launches; `params` (by
+/// ParamId) and the pieces stay as they are until the stream has ended.
 struct ChunkUpdate {
-  const Chunk* chunk = nullptr;
+  std::span<const Piece> pieces;  ///< of the shard
+  std::uint64_t elements = 0;     ///< of the shard, padding included
   const std::vector<ParamUpdate>* params = nullptr;
   Dtype weight_dtype = Dtype::bf16, gradient_dtype = Dtype::bf16;
   float gradient_scale = 1;
   BlockView weight, residue, moment1, moment2, gradient;  ///< empty where the layout has no such plane
 
-  /// Calls fn(AdamwRun, elements, coefficients) for the present parameters' elements among [begin, end) of the chunk,
+  /// Calls fn(AdamwRun, elements, coefficients) for the present parameters' elements among [begin, end) of the shard,
   /// in the longest runs that lie in one piece in every plane.
   template <class Fn>
   void for_each_run(std::uint64_t begin, std::uint64_t end, const Fn& fn) const {
-    for (const Piece& piece : chunk->pieces) {
+    for (const Piece& piece : pieces) {
       const ParamUpdate& param = (*params)[piece.param.value];
       if (!param.present) continue;
       std::uint64_t at = std::max(begin, piece.chunk_begin);

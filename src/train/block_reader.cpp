@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/check.h"
 #include "base/os.h"
 #include "base/size.h"
 
@@ -28,7 +29,8 @@ class BlockReader::Buffer final : public Completion {
     name_ = std::move(name);
     error_ = nullptr;
     slice_ = {memory_.data(), stored.bytes};
-    if (!stored.slot.valid()) {
+    written_ = stored.slot.valid();
+    if (!written_) {
       std::memset(memory_.data(), 0, stored.bytes);
       return;
     }
@@ -45,43 +47,55 @@ class BlockReader::Buffer final : public Completion {
     done_ = true;
     changed_.notify_one();
   }
-  const std::byte* data() const { return memory_.data(); }
-  const std::exception_ptr& error() const { return error_; }
+  Content content() const { return {memory_.data(), written_, error_}; }
 
  private:
   os::Memory memory_;
   std::string name_;
   IoSlice slice_;
   std::exception_ptr error_;
+  bool written_ = false;
   bool done_ = true;
   std::mutex mutex_;
   std::condition_variable changed_;
 };
 
-BlockReader::BlockReader(Store& store, const Layout& layout, std::uint64_t step)
-    : store_(store), layout_(layout), step_(step) {}
+std::uint64_t largest_bytes(const Layout& layout, const std::vector<RankBlock>& blocks) {
+  std::uint64_t largest = kAlignment;
+  for (const RankBlock& b : blocks) largest = std::max(largest, layout.blocks()[b.block.value].bytes);
+  return round_up(largest, kAlignment);
+}
+
+std::string block_name(const Layout& layout, RankBlock block, std::uint64_t step) {
+  const std::string& name = layout.blocks()[block.block.value].name;
+  if (layout.shards().count == 1) return fmt::format("{} of step {}", name, step);
+  return fmt::format("{} of rank {}, step {}", name, block.rank, step);
+}
+
+BlockReader::BlockReader(const std::vector<Store*>& stores, const Layout& layout, std::uint64_t step,
+                         std::vector<RankBlock> blocks)
+    : stores_(stores), layout_(layout), step_(step), blocks_(std::move(blocks)) {
+  const std::uint64_t largest = largest_bytes(layout, blocks_);
+  const std::size_t ahead =
+      std::min<std::size_t>(blocks_.size(), std::clamp<std::uint64_t>(kAheadBytes / largest, 2, 16));
+  for (std::size_t i = 0; i < ahead; ++i) ring_.push_back(std::make_unique<Buffer>(largest));
+  for (std::size_t i = 0; i < ahead; ++i) begin(i);
+}
 BlockReader::~BlockReader() = default;
 
-void BlockReader::read(const std::vector<BlockId>& blocks, const Deliver& fn) {
-  std::uint64_t largest = kAlignment;
-  for (const BlockId block : blocks) largest = std::max(largest, layout_.blocks()[block.value].bytes);
-  largest = round_up(largest, kAlignment);
-  const std::size_t ahead =
-      std::min<std::size_t>(blocks.size(), std::clamp<std::uint64_t>(kAheadBytes / largest, 2, 16));
-  std::vector<std::unique_ptr<Buffer>> ring;
-  for (std::size_t i = 0; i < ahead; ++i) ring.push_back(std::make_unique<Buffer>(largest));
-  const auto begin = [&](std::size_t i) {
-    const BlockId block = blocks[i];
-    ring[i % ahead]->begin(store_, store_.committed().blocks[block.value],
-                           fmt::format("{} of step {}", layout_.blocks()[block.value].name, step_));
-  };
-  for (std::size_t i = 0; i < ahead; ++i) begin(i);
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    Buffer& buffer = *ring[i % ahead];
-    buffer.wait();
-    fn(blocks[i], buffer.data(), buffer.error());
-    if (i + ahead < blocks.size()) begin(i + ahead);
-  }
+void BlockReader::begin(std::size_t i) {
+  const RankBlock b = blocks_[i];
+  Store& store = *stores_[b.rank];
+  ring_[i % ring_.size()]->begin(store, store.committed().blocks[b.block.value], block_name(layout_, b, step_));
+}
+
+BlockReader::Content BlockReader::next() {
+  TRANSLOAD_CHECK(next_ < blocks_.size(), "block {} of {}", next_, blocks_.size());
+  // The buffer of the block before is free only now.
+  if (next_ > 0 && next_ - 1 + ring_.size() < blocks_.size()) begin(next_ - 1 + ring_.size());
+  Buffer& buffer = *ring_[next_++ % ring_.size()];
+  buffer.wait();
+  return buffer.content();
 }
 
 }  // namespace transload

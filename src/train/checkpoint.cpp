@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "train/committed_state.h"
 #include "train/input_file.h"
+#include "train/store_group.h"
 
 namespace transload {
 namespace {
@@ -64,19 +65,26 @@ std::string store_folder(const std::string& run) {
   return folder.string();
 }
 
+OpenGroup open_run(const std::string& run) {
+  static OnePeer alone;
+  if (!is_folder(run)) throw InputError(fmt::format("{} is no run folder: there is no such folder.", run));
+  const RunStores stores({run, ""}, alone);
+  if (!stores.current()) throw InputError(fmt::format("{} has no store: nothing has been committed there.", run));
+  return open_group(stores);
+}
+
 std::vector<std::string> verify_run(const std::string& run, const Progress& progress) {
-  const std::string folder = store_folder(run);
   try {
-    const std::unique_ptr<Store> store = open_run(run);
-    return CommittedState(*store, folder, progress).verify();
+    const OpenGroup group = open_run(run);
+    return CommittedState(group.view, progress).verify();
   } catch (const DamageError& error) {
-    return {error.what()};  // of the manifest or a whole file
+    return {error.what()};  // of manifests or whole files
   }
 }
 
 std::string fingerprint_run(const std::string& run, const Progress& progress) {
-  const std::unique_ptr<Store> store = open_run(run);
-  CommittedState state(*store, run, progress);
+  const OpenGroup group = open_run(run);
+  CommittedState state(group.view, progress);
   constexpr std::array kArrays = {Array::master, Array::moment1, Array::moment2};
   state.expect({kArrays.begin(), kArrays.end()});
   std::vector<std::vector<Digest>> by_array;

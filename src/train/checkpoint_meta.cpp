@@ -41,6 +41,8 @@ CheckpointMeta parse(const JsonKeys& keys) {
   meta.data_identity = keys.text("data_identity");
   if (keys.has("hyper")) meta.hyper_json = text_of(keys.at("hyper"));
   meta.tokenizer = keys.text("tokenizer");
+  meta.run_id = keys.text("run_id", "");
+  if (keys.has("group")) meta.group = keys.count("group");
   if (!keys.at("step_counts").is_array()) keys.refuse("\"step_counts\" must be a list.");
   for (const Json& steps : keys.at("step_counts")) {
     if (!steps.is_number_unsigned()) keys.refuse("\"step_counts\" has something that is not a count.");
@@ -66,7 +68,9 @@ std::string to_json(const CheckpointMeta& meta) {
               {"data_identity", meta.data_identity},
               {"hyper", embedded(meta.hyper_json)},
               {"step_counts", meta.step_counts},
-              {"tokenizer", meta.tokenizer}}
+              {"tokenizer", meta.tokenizer},
+              {"run_id", meta.run_id},
+              {"group", meta.group}}
       .dump();
 }
 

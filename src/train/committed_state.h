@@ -1,4 +1,5 @@
-// A run's last commit, array by array, element by element. Memory: a few blocks.
+// A run's last commit, array by array, element by element, whatever the number of ranks whose stores hold it. Memory: a
+// few blocks.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 #include "chunk/layout.h"
 #include "offload/store.h"
-#include "train/block_reader.h"
 #include "train/checkpoint.h"
+#include "train/group_reader.h"
 
 namespace transload {
 
@@ -23,12 +24,13 @@ class CommittedState {
     moment2,  ///< fp32
   };
 
-  /// `where` names the store in messages. DamageError: a manifest that contradicts itself.
-  CommittedState(Store& store, const std::string& where, Progress progress);
+  /// DamageError: a manifest that contradicts itself, or the others of its group. Where some rank broadcasts, all ranks
+  /// of the run call stream and verify together.
+  CommittedState(GroupView view, Progress progress);
 
-  const CheckpointMeta& meta() const { return meta_; }
+  const CheckpointMeta& meta() const { return view_.meta; }
   const Layout& layout() const { return layout_; }
-  Dtype dtype_of(Array array) const { return array == Array::weight ? meta_.dtype : Dtype::f32; }
+  Dtype dtype_of(Array array) const { return array == Array::weight ? view_.meta.dtype : Dtype::f32; }
 
   /// Parameters in an order in which their elements can be streamed: the trainable ones first, since these and the
   /// frozen ones have chunks of their own.
@@ -45,19 +47,19 @@ class CommittedState {
   void expect(const std::vector<Array>& arrays);
 
  private:
+  using Requests = std::vector<GroupReader::Request>;
   /// Blocks that an array is made of, in stream order; a bf16 weight comes before its residue.
-  std::vector<BlockId> blocks_of(Array array) const;
-  void check_blocks(const std::string& where) const;
-  void count(BlockId block);
+  Requests blocks_of(Array array) const;
+  void check_store(const Store& store, std::uint32_t rank) const;
+  void count(const RankBlock& block);
 
-  Store& store_;
-  CheckpointMeta meta_;
-  Layout layout_;
+  GroupView view_;
+  Layout layout_;  // of some rank: blocks are numbered alike on all of them
   Progress progress_;
   std::uint64_t done_bytes_ = 0, total_bytes_ = 0;
 };
 
-/// The store of a run, opened for reading.
-std::unique_ptr<Store> open_run(const std::string& run);
+/// InputError or DamageError where a manifest's layout makes no sense.
+Layout layout_of(const CheckpointMeta& meta, const std::string& where);
 
 }  // namespace transload

@@ -54,12 +54,18 @@ std::string where_from(const TrainOptions& o) {
          fmt::format("bytes = {}\norder = \"{}\"\n", o.bytes, o.order == Order::shuffled ? "shuffled" : "sequential");
 }
 
+/// What a resumed run keeps, on as many ranks as it has: the samples of a step.
+std::string samples(const TrainOptions& o) {
+  if (o.shards.count == 1 && o.global_batch == 0) return fmt::format("accumulate = {}", o.shape.accumulate);
+  return fmt::format("global-batch-size = {}", o.shape.samples_a_step());
+}
+
 std::string training(const TrainOptions& o) {
   std::string out = fmt::format(
-      "sequence-length = {}\nbatch-size = {}\naccumulate = {}\nrecompute = \"{}\"\nsteps = {}\nevaluate-every = {}\n"
+      "sequence-length = {}\nbatch-size = {}\n{}\nrecompute = \"{}\"\nsteps = {}\nevaluate-every = {}\n"
       "learning-rate = {}\nmin-learning-rate = {}\nschedule = \"{}\"\nwarmup-steps = {}\nweight-decay = {}\n"
       "clip-norm = {}\nbetas = \"{},{}\"\nepsilon = {}\ndtype = \"{}\"\ngradients = \"{}\"\nseed = {}\nthreads = {}\n",
-      o.shape.length, o.shape.batch, o.shape.accumulate, o.shape.recompute == Recompute::none ? "none" : "layer",
+      o.shape.length, o.shape.batch, samples(o), o.shape.recompute == Recompute::none ? "none" : "layer",
       count(o.steps), count(o.evaluate_every), number(o.learning_rate), number(o.min_learning_rate),
       name_of(o.schedule), count(o.warmup_steps), number(o.weight_decay), number(o.clip_norm), o.beta1, o.beta2,
       number(o.epsilon), transload::name_of(o.dtype), transload::name_of(o.gradients), count(o.seed), o.threads);
@@ -82,6 +88,8 @@ std::string memory(const TrainOptions& o) {
                      o.lru ? "lru" : "auto");
   out += o.commit_every.steps > 0 ? fmt::format("commit-every = \"{}\"\n", o.commit_every.steps)
                                   : fmt::format("commit-every = \"{}s\"\n", o.commit_every.seconds);
+  out += fmt::format("timeout = \"{}s\"\nreduction = \"{}\"\n", number(o.timeout_s),
+                     o.reduction == Reduction::tree ? "tree" : "library");
   return out +
          fmt::format("durability = \"{}\"\nexport-every = {}\n", o.durable ? "commit" : "none", count(o.export_every));
 }

@@ -45,7 +45,7 @@ class SampleOrder {
   std::uint64_t seed_;
 };
 
-/// One micro-batch: inputs and targets, [batch × length].
+/// One micro-batch: inputs and targets, [batch × length]. A target below 0 is none.
 struct MicroBatch {
   std::vector<std::int32_t> inputs, targets;
 };

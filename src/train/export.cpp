@@ -12,6 +12,7 @@
 #include "base/os.h"
 #include "train/committed_state.h"
 #include "train/safetensors.h"
+#include "train/store_group.h"
 
 namespace transload {
 namespace {
@@ -153,14 +154,19 @@ void clear_folder(const fs::path& folder) {
 
 }  // namespace
 
-void export_store(Store& store, const std::string& folder, const ExportOptions& options, const Progress& progress) {
-  CommittedState state(store, "the run", progress);
+void export_group(const GroupView& view, const std::string& folder, const ExportOptions& options,
+                  const Progress& progress) {
+  CommittedState state(view, progress);
   const ModelConfig config = parse_model_config(state.meta().model_json, "the run's model");
   const Array array = options.master ? Array::master : Array::weight;
   std::vector<Array> arrays = {array};
   if (options.optimizer)
     for (const Array moment : {Array::moment1, Array::moment2}) arrays.push_back(moment);
   state.expect(arrays);
+  if (folder.empty()) {  // somebody else writes
+    for (const Array each : arrays) state.stream(each, [](ParamId, std::uint64_t, std::uint64_t, const std::byte*) {});
+    return;
+  }
   make_empty_folder(folder);
   try {
     export_weights(state, folder, array, options.shard_bytes);
@@ -172,10 +178,14 @@ void export_store(Store& store, const std::string& folder, const ExportOptions& 
   }
 }
 
+void export_store(Store& store, const std::string& folder, const ExportOptions& options, const Progress& progress) {
+  export_group(GroupView::of(store, "the run"), folder, options, progress);
+}
+
 void export_run(const std::string& run, const std::string& folder, const ExportOptions& options,
                 const Progress& progress) {
-  const std::unique_ptr<Store> store = open_run(run);
-  export_store(*store, folder, options, progress);
+  const OpenGroup group = open_run(run);
+  export_group(group.view, folder, options, progress);
 }
 
 }  // namespace transload

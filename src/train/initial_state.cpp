@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kElementsAtOnce = 64 * 1024;
 
-/// Where one chunk's master goes: weight alone (fp32, or frozen), or weight and residue.
+/// Where one shard's master goes: weight alone (fp32, or frozen), or weight and residue.
 struct MasterPins {
   Pin weight, residue;
 };
@@ -26,7 +26,7 @@ struct Scratch {
   std::vector<std::int16_t> residue = std::vector<std::int16_t>(kElementsAtOnce);
 };
 
-/// Elements [first, first + n) of the chunk from scratch.master, rounded as every master is.
+/// Elements [first, first + n) of the shard from scratch.master, rounded as every master is.
 void put_bf16(const MasterPins& pins, std::uint64_t first, std::uint64_t n, Scratch& scratch) {
   for (std::uint64_t i = 0; i < n; ++i) {
     const SplitMaster split = split_master(scratch.master[i]);
@@ -41,10 +41,10 @@ class Writer {
  public:
   Writer(const Layout& layout, const InitialWeights& values) : layout_(layout), values_(values) {}
 
-  void fill(const Chunk& chunk, const MasterPins& pins) {
+  void fill(ChunkId chunk, const MasterPins& pins) {
     pins.weight.view.zero(0, pins.weight.view.bytes());  // padding too has one content
     if (pins.residue.held()) pins.residue.view.zero(0, pins.residue.view.bytes());
-    for (const Piece& piece : chunk.pieces)
+    for (const Piece& piece : layout_.shard_pieces(chunk))
       tbb::parallel_for(std::uint64_t{0}, ceil_div(piece.count, kElementsAtOnce), [&](std::uint64_t part) {
         const std::uint64_t done = part * kElementsAtOnce;
         put(piece, done, std::min(kElementsAtOnce, piece.count - done), pins);
@@ -78,7 +78,7 @@ void write_initial_weights(const Layout& layout, BlockAccess& blocks, Stream& st
     pins.weight = blocks.pin(layout.block(id, weight), Tier::host, AccessKind::write);
     const BlockId residue_block = layout.block(id, residue);
     if (residue_block.valid()) pins.residue = blocks.pin(residue_block, Tier::host, AccessKind::write);
-    if (writer) writer->fill(layout.chunk(id), pins);  // pins to write are ready at once
+    if (writer) writer->fill(id, pins);  // pins to write are ready at once
     if (pins.residue.held()) blocks.unpin(std::move(pins.residue), stream);
     blocks.unpin(std::move(pins.weight), stream);
   }

@@ -1,4 +1,5 @@
-// The state before the first step: weights (and residues) written chunk by chunk through pins, moments declared zero.
+// The state before the first step: weights (and residues) of this rank's shards written chunk by chunk through pins,
+// moments declared zero. Of the initial values a rank asks for those of its shards alone.
 #pragma once
 
 #include "chunk/layout.h"
@@ -8,7 +9,7 @@
 
 namespace transload {
 
-/// Writes weight and residue of every chunk at the host tier. `values` is null in a dry run.
+/// Writes weight and residue of this rank's shard of every chunk at the host tier. `values` is null in a dry run.
 void write_initial_weights(const Layout& layout, BlockAccess& blocks, Stream& stream, const InitialWeights* values);
 
 /// Moments of trainable chunks are zeros.

@@ -120,14 +120,19 @@ void open_data(const TrainOptions& options, Inputs& in) {
   if (!options.validation.empty()) open(options.validation, Order::sequential, in.validation, in.validation_order);
 }
 
-void read_batches(const TokenFile& file, const SampleOrder& order, std::uint64_t first, const StepShape& shape,
-                  std::vector<MicroBatch>& batches) {
+SampleRun samples_of(std::uint64_t samples, std::uint32_t rank, std::uint32_t ranks) {
+  const std::uint64_t each = samples / ranks, more = samples % ranks;
+  return {rank * each + std::min<std::uint64_t>(rank, more), each + (rank < more ? 1 : 0)};
+}
+
+void read_batches(const TokenFile& file, const SampleOrder& order, std::uint64_t first, std::uint64_t samples,
+                  const StepShape& shape, std::vector<MicroBatch>& batches) {
   const auto length = static_cast<std::size_t>(shape.length), batch = static_cast<std::size_t>(shape.batch);
   std::vector<std::int32_t> ids(length + 1);
   for (MicroBatch& micro : batches) {
-    micro.inputs.resize(batch * length);
-    micro.targets.resize(batch * length);
-    for (std::size_t row = 0; row < batch; ++row) {
+    micro.inputs.assign(batch * length, 0);
+    micro.targets.assign(batch * length, -1);
+    for (std::size_t row = 0; row < batch && samples > 0; ++row, --samples) {
       file.read(order.sample(first++) * length, length + 1, ids.data());
       std::copy_n(ids.begin(), length, micro.inputs.begin() + static_cast<std::ptrdiff_t>(row * length));
       std::copy_n(ids.begin() + 1, length, micro.targets.begin() + static_cast<std::ptrdiff_t>(row * length));

@@ -28,8 +28,15 @@ Inputs open_model(const TrainOptions& options);
 /// The data, in the model's vocabulary. Ids of a .bin file are read through once, so that a bad one is found now.
 void open_data(const TrainOptions& options, Inputs& inputs);
 
-/// Positions first, first + 1, … of an order as micro-batches of a step. Reuses the vectors' room.
-void read_batches(const TokenFile& file, const SampleOrder& order, std::uint64_t first, const StepShape& shape,
-                  std::vector<MicroBatch>& batches);
+/// Positions first, first + 1, … of an order as micro-batches of a step. Reuses the vectors' room. `samples`: how many
+/// there are; what is missing of the micro-batches is padding, whose targets are −1 and do not count.
+void read_batches(const TokenFile& file, const SampleOrder& order, std::uint64_t first, std::uint64_t samples,
+                  const StepShape& shape, std::vector<MicroBatch>& batches);
+
+/// A rank's run of a step's samples: as even as can be, the first ranks one more.
+struct SampleRun {
+  std::uint64_t first = 0, count = 0;  ///< from the step's first sample
+};
+SampleRun samples_of(std::uint64_t samples, std::uint32_t rank, std::uint32_t ranks);
 
 }  // namespace transload

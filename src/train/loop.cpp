@@ -6,6 +6,8 @@
 #include <cmath>
 #include <filesystem>
 #include <numbers>
+#include <span>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/size.h"
@@ -48,7 +50,7 @@ Loop::Loop(const TrainOptions& options, Prepared& prepared, const Inputs& inputs
       session_(session),
       observer_(observer),
       position_(start),
-      record_(folder.path() + "/record.jsonl", {}),
+      record_(folder.path() + "/" + name_for(options.shards, "record.jsonl"), {}),
       summary_(options, prepared, session.rates(), start.steps_seen + 1),
       committed_steps_(start.steps_seen),
       last_commit_(Clock::now()),
@@ -59,7 +61,7 @@ Loop::Loop(const TrainOptions& options, Prepared& prepared, const Inputs& inputs
   for (std::size_t i = 0; i < plans_.size() && !options.lru; ++i)
     plans_[i] = {*traces[i], make_plan(plan_input(prepared, *traces[i], session.rates()))};
   if (!options.lru) prepared.plan.plan = plans_[0].plan;
-  remove_torn_exports();
+  if (options.shards.rank == 0) remove_torn_exports();
   record_.write("run", run_header(options, prepared, session.rates(), session.store_facts(), session.accelerator(),
                                   start.steps_seen));
   for (const std::string& text : prepared.plan.notes) note(text);
@@ -72,9 +74,7 @@ void Loop::say(const std::string& text) {
   if (observer_.say) observer_.say(text);
 }
 
-std::uint64_t Loop::samples_a_step() const {
-  return static_cast<std::uint64_t>(options_.shape.batch * options_.shape.accumulate);
-}
+std::uint64_t Loop::samples_a_step() const { return static_cast<std::uint64_t>(options_.shape.samples_a_step()); }
 
 std::vector<ParamHyper> Loop::hyper(double lr) const {
   std::vector<ParamHyper> out;
@@ -98,7 +98,9 @@ void Loop::use_plan(Pass pass) {
 }
 
 Verdict Loop::train_pass(Pass pass, double& loss, double lr) {
-  read_batches(*inputs_.data, *inputs_.order, position_.samples_seen, options_.shape, batches_);
+  const SampleRun mine = samples_of(samples_a_step(), options_.shards.rank, options_.shards.count);
+  read_batches(*inputs_.data, *inputs_.order, position_.samples_seen + mine.first, mine.count, options_.shape,
+               batches_);
   session_.access().begin_step(tracing_, session_.timeline().begin_ns());
   if (!options_.lru) use_plan(pass);
   loss = prepared_.code.transformer->forward_backward(session_.runtime(), session_.optimizer(), batches_);
@@ -117,15 +119,34 @@ void Loop::step() {
   before_ = session_.engine().begin_timeline();
   compute_before_ns_ = session_.compute_busy_ns();
   update_before_ns_ = session_.update_busy_ns();
+  session_.begin_step(position_.steps_seen + 1);
   double loss = 0;
   const Verdict verdict = train_pass(pass, loss, lr);
+  agreed_ = {.loss = loss, .interrupted = interrupt_->load() > 0, .commit_due = commit_is_due()};
+  agree(agreed_);
   pending_ = verdict.finite;
   ++position_.steps_seen;
   position_.samples_seen += samples_a_step();
   position_.step += verdict.finite ? 1 : 0;
   position_.skipped_in_a_row = verdict.finite ? 0 : position_.skipped_in_a_row + 1;
   const EngineCounters after = session_.engine().end_timeline();
-  report(pass, loss, verdict, lr, seconds_since(start), after);
+  report(pass, agreed_.loss, verdict, lr, seconds_since(start), after);
+}
+
+/// Several ranks stop where all have agreed on it, one at once.
+bool Loop::interrupted() const { return options_.shards.count > 1 ? agreed_.interrupted : interrupt_->load() > 0; }
+
+void Loop::agree(Agreement& mine) {
+  Communicator& communicator = session_.communicator();
+  if (communicator.size() == 1) return;
+  static_assert(std::is_trivially_copyable_v<Agreement>);
+  std::vector<Agreement> all(static_cast<std::size_t>(communicator.size()));
+  communicator.exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  mine = {.commit_due = all.front().commit_due};
+  for (const Agreement& one : all) {
+    mine.loss += one.loss;
+    mine.interrupted = mine.interrupted || one.interrupted;
+  }
 }
 
 void Loop::report(Pass pass, double loss, const Verdict& verdict, double lr, double seconds,
@@ -197,10 +218,11 @@ void Loop::stop_when_never_finite() {
                   position_.skipped_in_a_row, position_.steps_seen));
 }
 
+/// After the step under way.
 bool Loop::commit_is_due() const {
   if (options_.nvme_capacity == 0) return false;
   const CommitEvery& every = options_.commit_every;
-  if (every.steps > 0) return position_.steps_seen % every.steps == 0;
+  if (every.steps > 0) return (position_.steps_seen + 1) % every.steps == 0;
   return seconds_since(last_commit_) >= every.seconds;
 }
 
@@ -225,7 +247,7 @@ void Loop::commit() {
 void Loop::keep_algorithms() {
   const Accelerator* accelerator = session_.accelerator();
   if (accelerator == nullptr || accelerator->algorithm_count() == algorithms_kept_) return;
-  folder_.write_file(kAlgorithmsFile, accelerator->algorithms());
+  folder_.write_file(name_for(options_.shards, kAlgorithmsFile), accelerator->algorithms());
   algorithms_kept_ = accelerator->algorithm_count();
 }
 
@@ -233,19 +255,23 @@ void Loop::evaluate() {
   StepShape shape = options_.shape;
   shape.accumulate = 1;
   const auto batch = static_cast<std::uint64_t>(shape.batch);
-  const std::uint64_t samples = inputs_.validation_order->samples();
-  const std::uint64_t batches = std::clamp<std::uint64_t>(samples / batch, 1, kMostEvaluationBatches);
+  const std::uint64_t batches =
+      std::clamp<std::uint64_t>(inputs_.validation_order->samples() / batch, 1, kMostEvaluationBatches);
+  const std::uint64_t samples = batches * batch, at_once = batch * options_.shards.count;
   session_.optimizer().flush();
   pending_ = false;
-  double sum = 0;
-  for (std::uint64_t b = 0; b < batches; ++b) {
-    read_batches(*inputs_.validation, *inputs_.validation_order, b * batch, shape, evaluation_batches_);
+  Agreement sum;
+  for (std::uint64_t first = 0; first < samples; first += at_once) {
+    const SampleRun mine = samples_of(std::min(at_once, samples - first), options_.shards.rank, options_.shards.count);
+    read_batches(*inputs_.validation, *inputs_.validation_order, first + mine.first, mine.count, shape,
+                 evaluation_batches_);
     session_.access().begin_step(false);
     if (!options_.lru) use_plan(Pass::evaluation);
-    sum += prepared_.code.transformer->evaluate(session_.runtime(), session_.optimizer(), evaluation_batches_[0]);
+    sum.loss += prepared_.code.transformer->evaluate(session_.runtime(), session_.optimizer(), evaluation_batches_[0]);
     if (!options_.lru) session_.engine().end_step();
   }
-  const double loss = sum / static_cast<double>(batches * batch * static_cast<std::uint64_t>(shape.length));
+  agree(sum);
+  const double loss = sum.loss / static_cast<double>(samples * static_cast<std::uint64_t>(shape.length));
   summary_.evaluated(position_.steps_seen, loss);
   record_.write("evaluation", fmt::format("\"step\":{},\"loss\":{}", position_.steps_seen, json_number(loss)));
   if (observer_.evaluated) observer_.evaluated(position_.steps_seen, loss);
@@ -266,6 +292,7 @@ void Loop::remove_torn_exports() const {
 void Loop::export_now() {
   namespace fs = std::filesystem;
   commit();
+  if (options_.shards.rank > 0) return session_.export_to("", {});  // rank 0 writes what all read
   const std::string folder = fmt::format("{}/{}{:06}", folder_.path(), kExportPrefix, position_.steps_seen);
   const std::string temporary = folder + kUnfinished;
   std::error_code ignored;
@@ -284,22 +311,25 @@ void Loop::export_now() {
 }
 
 std::string Loop::run(const std::atomic<int>& interrupt) {
-  bool interrupted = interrupt.load() > 0;
-  while (!last() && !interrupted) {
+  interrupt_ = &interrupt;
+  agreed_ = {.interrupted = interrupt.load() > 0};
+  agree(agreed_);
+  bool ends = interrupted();
+  while (!last() && !ends) {
     step();
     stop_when_never_finite();
-    interrupted = interrupt.load() > 0;
+    ends = interrupted();
     const std::uint64_t seen = position_.steps_seen;
-    if (options_.evaluate_every > 0 && seen % options_.evaluate_every == 0 && !interrupted) evaluate();
-    if (commit_is_due() || interrupted || last()) commit();
+    if (options_.evaluate_every > 0 && seen % options_.evaluate_every == 0 && !ends) evaluate();
+    if (agreed_.commit_due || ends || last()) commit();
     if (options_.export_every > 0 && seen % options_.export_every == 0) export_now();
   }
   session_.optimizer().flush();
   write_outlook();
-  std::string text = summary_.to_json(session_.engine().counters(), session_.store_facts(), interrupted && !last(),
+  std::string text = summary_.to_json(session_.engine().counters(), session_.store_facts(), ends && !last(),
                                       position_.steps_seen, session_.accelerator());
-  folder_.write_file("summary.json", text);
-  record_.write("end", fmt::format("\"step\":{},\"interrupted\":{}", position_.steps_seen, interrupted && !last()));
+  folder_.write_file(name_for(options_.shards, "summary.json"), text);
+  record_.write("end", fmt::format("\"step\":{},\"interrupted\":{}", position_.steps_seen, ends && !last()));
   record_.flush();
   return text;
 }

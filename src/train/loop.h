@@ -36,7 +36,16 @@ class Loop {
     Plan plan;
   };
 
+  /// What all ranks must decide alike after a step: sums of theirs, and rank 0's or anyone's word.
+  struct Agreement {
+    double loss = 0;           ///< in: this rank's part; out: the sum
+    bool interrupted = false;  ///< out: of any rank
+    bool commit_due = false;   ///< out: by rank 0's clock
+  };
+
   void step();
+  void agree(Agreement& mine);
+  bool interrupted() const;
   Verdict train_pass(Pass pass, double& loss, double lr);
   void use_plan(Pass pass);
   void clear_plan();
@@ -78,6 +87,8 @@ class Loop {
   bool timed_ = false;  ///< the device's spans of this step come from its events
   std::uint64_t clock_error_ns_ = 0;
   int deviating_in_a_row_ = 0;
+  Agreement agreed_;
+  const std::atomic<int>* interrupt_ = nullptr;
   bool tracing_ = false;
   std::vector<MicroBatch> batches_, evaluation_batches_;
 };

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "chunk/chunk_search.h"
+#include "plan/liveness.h"
 #include "plan/residency.h"
 #include "train/update_choice.h"
 
@@ -55,16 +56,37 @@ std::uint64_t largest_block(const StepCode& code) {
   return largest;
 }
 
+/// Of a plane of all ranks' elements: a chunk's are there only while they are gathered or summed.
+bool is_whole(const Layout& layout, const BlockSpec& block) {
+  const int plane = layout.plane(block.plane);
+  return plane >= 0 && layout.planes()[static_cast<std::size_t>(plane)].whole;
+}
+
+/// The most of the whole planes that has content at once in any pass.
+Live most_whole(
+    const StepCode& code, std::uint64_t frame_bytes,
+    const std::function<bool(const BlockSpec&)>& counts = [](const BlockSpec&) { return true; }) {
+  Live most;
+  if (code.layout->shards().count == 1) return most;
+  for (const Trace* trace : {&code.step, &code.fresh_step, &code.evaluation}) {
+    const Live live = most_live(*trace, code.blocks, frame_bytes,
+                                [&](const BlockSpec& block) { return is_whole(*code.layout, block) && counts(block); });
+    most = {std::max(most.blocks, live.blocks), std::max(most.bytes, live.bytes)};
+  }
+  return most;
+}
+
 /// What a tier takes when nothing ever has to leave it, room for transfers on their way included.
 std::uint64_t everything(const StepCode& code, Tier tier, std::uint64_t frame_bytes) {
-  std::uint64_t bytes = round_up(peak_workspace(code, tier), frame_bytes);
-  for (const BlockSpec& block : code.blocks) bytes += round_up(block.bytes, frame_bytes);
+  std::uint64_t bytes = round_up(peak_workspace(code, tier), frame_bytes) + most_whole(code, frame_bytes).bytes;
+  for (const BlockSpec& block : code.blocks)
+    if (!is_whole(*code.layout, block)) bytes += round_up(block.bytes, frame_bytes);
   return bytes + kInFlightBlocks * round_up(largest_block(code), frame_bytes);
 }
 
 /// A durable block that changes has a slot that the last commit refers to and one for what comes after; without
 /// durability, and for blocks that never change or never are committed, one is enough. Blocks on their way hold a slot
-/// more for a moment.
+/// more for a moment. Of whole planes as many as have content at once.
 std::vector<SlotClass> slot_classes(const StepCode& code, const TrainOptions& options) {
   constexpr std::uint64_t kOnTheirWay = 8;
   std::map<std::uint64_t, SlotClass> classes;
@@ -74,8 +96,13 @@ std::vector<SlotClass> slot_classes(const StepCode& code, const TrainOptions& op
     const bool in_layout = b < layout.blocks().size();
     const bool frozen = in_layout && layout.chunk(layout.chunk_of(BlockId(b))).frozen;
     SlotClass& slots = classes[round_up(block.bytes, kSlotGrain)];
+    if (is_whole(layout, block)) continue;
     slots.count += block.durable && !frozen && options.durable ? 2 : 1;
   }
+  for (auto& [bytes, slots] : classes)
+    slots.count += most_whole(code, kSlotGrain, [size = bytes](const BlockSpec& block) {
+                     return round_up(block.bytes, kSlotGrain) == size;
+                   }).blocks;
   std::vector<SlotClass> out;
   out.reserve(classes.size());
   for (auto& [bytes, slots] : classes)
@@ -134,7 +161,9 @@ void count_parameters(const Layout& layout, RunPlan& plan) {
 }
 
 void count_planes(const StepCode& code, RunPlan& plan) {
+  plan.transient_bytes += most_whole(code, 1).bytes;
   for (const BlockSpec& block : code.blocks) {
+    if (is_whole(*code.layout, block)) continue;
     (block.durable ? plan.durable_bytes : plan.transient_bytes) += block.bytes;
     auto row = std::find_if(plan.planes.begin(), plan.planes.end(),
                             [&](const RunPlan::PlaneRow& r) { return r.plane == block.plane; });
@@ -181,9 +210,37 @@ LeastBudget choose_updates(StepCode& code, const LeastBudget& least, const Train
   return needed(code, options, frame_bytes);
 }
 
-/// `least`: with all updates on the host, the least that is accepted.
+std::size_t gathers_of(const StepCode& code) {
+  std::size_t count = 0;
+  for (const GatherPlan::Use& use : code.gathers.front().uses) count += use.gather.size();
+  return count;
+}
+
+/// Room for gathered chunks: more where that gathers less in a step, for as long as it leaves half of the budget.
+LeastBudget choose_gathers(StepCode& code, const LeastBudget& least, const TrainOptions& options) {
+  constexpr std::size_t kRooms[] = {2, 3, 4, 6, 8, 12, 16, 24, 32};
+  if (options.shards.count == 1) return least;
+  const std::uint64_t frame_bytes = frame_bytes_for(code.layout->chunk_bytes());
+  std::size_t best_room = 1, fewest = SIZE_MAX;
+  LeastBudget best = least;
+  for (const std::size_t room : kRooms) {
+    set_gather_room(code, options, room);
+    const LeastBudget with = needed(code, options, frame_bytes);
+    const bool spacious = room == 2 || most_whole(code, frame_bytes).bytes <= options.host_memory / 2;
+    if (!fits(with, options) || !spacious) break;
+    if (gathers_of(code) >= fewest) continue;
+    best_room = room;
+    fewest = gathers_of(code);
+    best = with;
+  }
+  set_gather_room(code, options, best_room);
+  return best;
+}
+
+/// `least`: with all updates on the host and room for one gathered chunk, the least that is accepted.
 Prepared plan_for(StepCode code, const LeastBudget& least, const TrainOptions& options, const ModelConfig& config) {
-  const LeastBudget with_updates = choose_updates(code, least, options);
+  const LeastBudget with_gathers = choose_gathers(code, least, options);
+  const LeastBudget with_updates = choose_updates(code, with_gathers, options);
   Prepared prepared;
   RunPlan& plan = prepared.plan;
   plan.config = config;
@@ -294,30 +351,15 @@ void resolve_device_memory(TrainOptions& options, const AcceleratorFacts& gpu, s
                   left_to_us ? fmt::format(", after a reserve of {}", format_size(reserve)) : ""));
 }
 
-/// Memory that the user left to us: what is really free less a reserve; a quarter of the host's for an emulated device.
-void resolve_memory(TrainOptions& options, const Accelerator* accelerator, std::vector<std::string>& notes) {
-  const MemoryLimit limit = memory_limit();
-  const std::uint64_t left = limit.available_bytes - limit.reserve_bytes;
-  if (options.host_memory == 0) {
-    options.host_memory = left;
-    if (options.device == DeviceKind::emulated)  // it lies in host memory too
-      options.host_memory = options.device_memory == 0 ? left / 5 * 4 : left - std::min(left, options.device_memory);
-    notes.push_back(fmt::format("Host memory: {}, of {} that the {} leaves free less a reserve of {}.",
-                                format_size(options.host_memory), format_size(limit.available_bytes), limit.source,
-                                format_size(limit.reserve_bytes)));
-  }
-  if (accelerator != nullptr) resolve_device_memory(options, accelerator->facts(), notes);
-  if (options.device == DeviceKind::emulated && options.device_memory == 0)
-    options.device_memory = options.host_memory / 4;
-}
-
 void note_memory(const TrainOptions& options, const Budgets& budgets, std::vector<std::string>& notes) {
   const MemoryLimit limit = memory_limit();
-  const std::uint64_t wanted = budgets.host_bytes + (options.device == DeviceKind::emulated ? budgets.device_bytes : 0);
+  const std::uint64_t wanted =
+      options.ranks_here * (budgets.host_bytes + (options.device == DeviceKind::emulated ? budgets.device_bytes : 0));
   if (wanted > limit.available_bytes) {
     const auto [wanted_text, free_text] = format_sizes(wanted, limit.available_bytes);
-    notes.push_back(fmt::format("The budgets take {}, more than the {} that the {} has free now.", wanted_text,
-                                free_text, limit.source));
+    notes.push_back(fmt::format("The budgets{} take {}, more than the {} that the {} has free now.",
+                                options.ranks_here > 1 ? fmt::format(" of {} ranks", options.ranks_here) : "",
+                                wanted_text, free_text, limit.source));
   }
   if (budgets.host_bytes < options.host_memory / budgets.frame_bytes * budgets.frame_bytes)
     notes.push_back(fmt::format("Everything fits in {} of host memory; the rest of the budget is not taken.",
@@ -325,6 +367,24 @@ void note_memory(const TrainOptions& options, const Budgets& budgets, std::vecto
 }
 
 }  // namespace
+
+/// Memory that the user left to us: what is really free less a reserve; a quarter of the host's for an emulated device.
+void resolve_memory(TrainOptions& options, const Accelerator* accelerator, std::vector<std::string>& notes) {
+  const MemoryLimit limit = memory_limit();
+  const std::uint64_t left = (limit.available_bytes - limit.reserve_bytes) / options.ranks_here;
+  if (options.host_memory == 0) {
+    options.host_memory = left;
+    if (options.device == DeviceKind::emulated)  // it lies in host memory too
+      options.host_memory = options.device_memory == 0 ? left / 5 * 4 : left - std::min(left, options.device_memory);
+    notes.push_back(fmt::format("Host memory: {}, of {} that the {} leaves free less a reserve of {}{}.",
+                                format_size(options.host_memory), format_size(limit.available_bytes), limit.source,
+                                format_size(limit.reserve_bytes),
+                                options.ranks_here > 1 ? fmt::format(", for {} ranks", options.ranks_here) : ""));
+  }
+  if (accelerator != nullptr) resolve_device_memory(options, accelerator->facts(), notes);
+  if (options.device == DeviceKind::emulated && options.device_memory == 0)
+    options.device_memory = options.host_memory / 4;
+}
 
 PlanInput plan_input(const Prepared& prepared, const Trace& trace, const Rates& rates) {
   return {.trace = &trace,
@@ -419,8 +479,6 @@ std::uint64_t choose_chunk(Candidates& candidates, const TrainOptions& options, 
 
 Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes,
                  Accelerator* accelerator) {
-  std::vector<std::string> notes;
-  resolve_memory(options, accelerator, notes);
   check_chunks(config, options, fixed_chunk_bytes);
   Candidates candidates(options, config, accelerator);
   std::uint64_t chunk = fixed_chunk_bytes;
@@ -430,7 +488,6 @@ Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t
   Prepared prepared = std::move(candidates.plan(chunk));
   options.chunk_size = chunk;
   prepared.plan.notes = config.notes;
-  prepared.plan.notes.insert(prepared.plan.notes.end(), notes.begin(), notes.end());
   note_memory(options, prepared.plan.budgets, prepared.plan.notes);
   return prepared;
 }

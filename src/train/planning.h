@@ -20,17 +20,20 @@ struct StepCode {
   std::vector<BlockSpec> blocks;     ///< the layout's, then the transformer's kept blocks
   std::vector<Tier> update_tiers;    ///< by chunk
   std::uint64_t device_updates = 0;  ///< chunks of them on the device
+  std::vector<GatherPlan> gathers;   ///< by Optimizer::Pass; empty for one rank
   Trace step;                        ///< with the updates that the step before left pending
   Trace fresh_step;                  ///< without: the first step, and the one after a commit or an evaluation
   Trace evaluation;                  ///< one micro-batch, nothing pending
   Trace setup;                       ///< initial weights
 };
 std::vector<PlaneSpec> planes_for(const ModelConfig& config, const TrainOptions& options);
-/// All updates on the host.
+/// All updates on the host, room for one gathered chunk.
 StepCode make_step_code(const ModelConfig& config, const TrainOptions& options, std::uint64_t chunk_bytes,
                         Accelerator* accelerator);
 /// The first `count` chunks that are updated are updated on the device: traces anew.
 void set_device_updates(StepCode& code, const TrainOptions& options, std::uint64_t count);
+/// Of several ranks: gathers are planned for `room` chunks at once; traces anew.
+void set_gather_room(StepCode& code, const TrainOptions& options, std::size_t room);
 
 /// The tier that computes.
 Tier compute_tier(const TrainOptions& options);
@@ -42,8 +45,11 @@ struct Prepared {
   std::vector<SlotClass> slots;  ///< the store's; empty without one
 };
 
-/// `fixed_chunk_bytes`: a store's, or what the user asked for; 0: by search. Fills in options' memory where it is
-/// left to us. `accelerator`: of --device cuda. BudgetError where a budget is too small.
+/// Fills in the memory that is left to us: this rank's part of what is free. `accelerator`: of --device cuda.
+void resolve_memory(TrainOptions& options, const Accelerator* accelerator, std::vector<std::string>& notes);
+
+/// `fixed_chunk_bytes`: a store's, or what the user asked for; 0: by search. Memory is resolved. BudgetError where a
+/// budget is too small.
 Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes,
                  Accelerator* accelerator);
 

@@ -106,21 +106,19 @@ std::string hyper_json(const TrainOptions& o) {
       .dump();
 }
 
-ResumePoint read_resume_point(const TrainOptions& options, const Inputs& inputs) {
+ResumePoint resume_point(const TrainOptions& options, const Inputs& inputs, CheckpointMeta meta) {
   ResumePoint point;
-  const std::string folder = store_folder(options.run);
-  point.meta = parse_meta(Store::read_manifest(folder).metadata, folder);
+  point.meta = std::move(meta);
   const Layout before = Layout::from_json(point.meta.layout_json);
   const Json hyper = Json::parse(point.meta.hyper_json);
-  point.chunk_bytes = before.chunk_bytes();
   check_model(options, inputs.config, point.meta);
   check_freeze(options, inputs.config, before);
   check_identity(options, inputs, point.meta, hyper);
-  if (options.chunk_size != 0 && options.chunk_size != point.chunk_bytes)
-    refuse(
-        options.run, "--chunk-size",
-        fmt::format("{} instead of the store's {}", format_size(options.chunk_size), format_size(point.chunk_bytes)));
   point.notes = changes(options, point.meta, hyper);
+  point.chunk_bytes = options.chunk_size != 0 ? options.chunk_size : before.chunk_bytes();
+  if (point.chunk_bytes != before.chunk_bytes())
+    point.notes.push_back(fmt::format("--chunk-size is {} from here on; it was {}: the state is copied to a new store.",
+                                      format_size(point.chunk_bytes), format_size(before.chunk_bytes())));
   if (point.meta.steps_seen < options.steps)
     point.notes.insert(point.notes.begin(),
                        fmt::format("Goes on from step {} of {}.", point.meta.steps_seen, options.run));

@@ -13,15 +13,15 @@ namespace transload {
 
 struct ResumePoint {
   CheckpointMeta meta;
-  std::uint64_t chunk_bytes = 0;
+  std::uint64_t chunk_bytes = 0;   ///< to go on with; other than the commit's layout has: by resharding
   std::vector<std::string> notes;  ///< what differs and is allowed
 };
 
 /// Settings of a run that a commit keeps beside the model's (CheckpointMeta::hyper_json).
 std::string hyper_json(const TrainOptions& options);
 
-/// Reads the last commit of options.run and holds settings and model against it. InputError says what differs.
-ResumePoint read_resume_point(const TrainOptions& options, const Inputs& inputs);
+/// Holds settings and model against a last commit (RunStores::meta). InputError says what differs.
+ResumePoint resume_point(const TrainOptions& options, const Inputs& inputs, CheckpointMeta meta);
 /// And the data, once it is open.
 void check_resumed_data(const TrainOptions& options, const Inputs& inputs, const ResumePoint& point);
 

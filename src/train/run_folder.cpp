@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "train/input_file.h"
+#include "train/store_places.h"
 
 namespace transload {
 
@@ -59,6 +59,12 @@ void refuse_non_folder(const std::string& path) {
 
 }  // namespace
 
+std::string name_for(const Shards& shards, const std::string& file) {
+  if (shards.rank == 0) return file;
+  const fs::path path = file;
+  return fmt::format("{}-r{}{}", path.stem().string(), shards.rank, path.extension().string());
+}
+
 void RunFolder::check_usable(const std::string& path) {
   refuse_non_folder(path);
   const std::string lock_path = path + "/" + kLockName;
@@ -66,9 +72,10 @@ void RunFolder::check_usable(const std::string& path) {
   if (!take_lock(lock_path, O_RDONLY).is_open()) refuse_in_use(path);
 }
 
-RunFolder::RunFolder(const std::string& path) : path_(path) {
+RunFolder::RunFolder(const std::string& path, Use use) : path_(path) {
   refuse_non_folder(path);
   demand(os::make_folders(path), "create", path, "Choose a run folder that this user may make.");
+  if (use == Use::join) return;
   const std::string lock_path = path + "/" + kLockName;
   lock_ = take_lock(lock_path, O_RDWR | O_CREAT);
   if (!lock_.is_open()) refuse_in_use(path);
@@ -91,12 +98,8 @@ void RunFolder::write_file(const std::string& name, const std::string& text) con
   demand(os::rename(temporary, path), "rename", path, "Check the drive of the run folder.");
 }
 
-std::string place_of_store(const TrainOptions& options) {
-  const fs::path own = fs::path(options.run) / "store";
-  std::error_code error;
-  const bool linked = fs::is_symlink(own, error);
-  const std::string existing = linked ? fs::read_symlink(own, error).string() : std::string();
-  if (options.nvme.empty()) return linked ? existing : own.string();
+void check_nvme(const TrainOptions& options) {
+  if (options.nvme.empty()) return;
   if (!path_exists(options.nvme))
     throw InputError(fmt::format("--nvme {} does not exist. Make the folder, or name another.", options.nvme));
   if (!is_folder(options.nvme))
@@ -108,10 +111,16 @@ std::string place_of_store(const TrainOptions& options) {
   if (::access(options.nvme.c_str(), W_OK) != 0)
     throw InputError(fmt::format("--nvme {} cannot be written ({}). Name a folder that this user may write.",
                                  options.nvme, std::strerror(errno)));
-  const std::string run = fs::weakly_canonical(options.run, error).lexically_normal().string();
-  const std::string name = fmt::format("transload-{}-{:016x}", fs::path(run).filename().string(),
-                                       static_cast<std::uint64_t>(XXH3_64bits(run.data(), run.size())));
-  std::string place = (fs::canonical(options.nvme) / name).string();
+}
+
+std::string place_of_store(const TrainOptions& options) {
+  const fs::path own = fs::path(options.run) / "store";
+  std::error_code error;
+  const bool linked = fs::is_symlink(own, error);
+  const std::string existing = linked ? fs::read_symlink(own, error).string() : std::string();
+  if (options.nvme.empty()) return linked ? existing : own.string();
+  check_nvme(options);
+  std::string place = (fs::canonical(options.nvme) / nvme_name(options.run)).string();
   if (linked && fs::exists(existing, error) && fs::equivalent(fs::path(existing).parent_path(), options.nvme, error))
     return existing;  // under the name that the run had when it began
   if (linked && fs::exists(existing, error) && !fs::equivalent(existing, place, error))
@@ -124,16 +133,6 @@ std::string place_of_store(const TrainOptions& options) {
                     "go on there.",
                     options.run, options.nvme));
   return place;
-}
-
-void link_store(const std::string& run, const std::string& store) {
-  const fs::path own = fs::path(run) / "store";
-  std::error_code error;
-  if (own.string() == store || fs::is_symlink(own, error)) return;
-  fs::create_directory_symlink(store, own, error);
-  demand(-error.value(), "link", own.string(),
-         fmt::format("Leave --nvme out, or put the run folder on a file system with links (it should lead to {}).",
-                     store));
 }
 
 os::Space space_at(const std::string& folder) {

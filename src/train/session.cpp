@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "train/initial_state.h"
 #include "train/rates.h"
+#include "train/reshard.h"
 #include "train/run_folder.h"
 
 namespace transload {
@@ -25,13 +26,16 @@ EngineOptions engine_options(const TrainOptions& options, const Budgets& budgets
 }  // namespace
 
 Session::Session(const TrainOptions& options, const Prepared& prepared, const Inputs& inputs,
-                 const std::optional<ResumePoint>& resume, Accelerator* accelerator, const Observer& observer)
+                 const std::optional<ResumePoint>& resume, RunStores* stores, Accelerator* accelerator,
+                 Communicator& communicator, const Observer& observer)
     : options_(options),
       prepared_(prepared),
       inputs_(inputs),
       timeline_(Timeline::room_for(prepared.code.step.accesses.size())),
-      accelerator_(accelerator) {
-  if (options.nvme_capacity > 0) open_store(resume, observer);
+      stores_(stores),
+      accelerator_(accelerator),
+      communicator_(communicator) {
+  if (stores_ != nullptr) open_store(resume.has_value(), observer);
   const Budgets& budgets = prepared.plan.budgets;
   measure_links();
   engine_ = std::make_unique<Engine>(prepared.code.blocks, engine_options(options, budgets, make_device(), timeline_),
@@ -41,11 +45,18 @@ Session::Session(const TrainOptions& options, const Prepared& prepared, const In
   make_streams();
   optimizer_ = std::make_unique<Optimizer>(
       *prepared.code.layout, *access_, *compute_, *host_,
-      Optimizer::Options{.clip_norm = options.clip_norm,
-                         .compute_tier = compute_tier(options),
-                         .gradients = accelerator_ == nullptr ? nullptr : accelerator_->make_gradient_kernels(),
-                         .update_tiers = prepared.code.update_tiers,
-                         .updates = accelerator_ == nullptr ? nullptr : accelerator_->make_update_kernels()},
+      Optimizer::Options{
+          .clip_norm = options.clip_norm,
+          .compute_tier = compute_tier(options),
+          .gradients = accelerator_ == nullptr ? nullptr : accelerator_->make_gradient_kernels(),
+          .update_tiers = prepared.code.update_tiers,
+          .updates = accelerator_ == nullptr ? nullptr : accelerator_->make_update_kernels(),
+          .exchange = {.communicator = &communicator_,
+                       .stream = comm_.get(),
+                       .tier = options.comm_tier,
+                       .step = &step_,
+                       .plans = prepared.code.gathers},
+          .sums = options.comm_tier == Tier::host ? nullptr : accelerator_->make_gradient_kernels(*comm_inner_)},
       prepared.code.transformer->contributions());
   begin_state(resume, observer);
 }
@@ -60,7 +71,7 @@ void Session::note_host_memory(const Observer& observer) const {
 
 // Work in flight reads the optimizer and what it was given; after an exception nobody else has waited for it.
 Session::~Session() {
-  for (Stream* stream : {static_cast<Stream*>(compute_.get()), static_cast<Stream*>(host_.get())}) {
+  for (BusyStream* stream : {comm_.get(), compute_.get(), host_.get()}) {
     try {
       if (stream != nullptr) stream->synchronize();
     } catch (const std::exception&) {
@@ -81,18 +92,24 @@ void Session::measure_links() {
   if (accelerator_ != nullptr) measure_device(accelerator_->device(), budgets.device_bytes, rates_);
 }
 
-void Session::open_store(const std::optional<ResumePoint>& resume, const Observer& observer) {
-  const std::string folder = place_of_store(options_);
-  const StoreOptions store{
-      .folder = folder, .io = options_.io, .durable = options_.durable, .capacity_bytes = options_.nvme_capacity};
+void Session::open_store(bool resumed, const Observer& observer) {
+  StoreOptions store{.io = options_.io, .durable = options_.durable, .capacity_bytes = options_.nvme_capacity};
   const auto progress = [&](std::uint64_t done, std::uint64_t total) {
     if (observer.progress) observer.progress("Writing the store's files through once", done, total);
   };
-  if (resume) {
+  const Shards& shards = options_.shards;
+  const bool goes_on = resumed && stores_->fits(*prepared_.code.layout);
+  run_id_ = stores_->agree_on_run_id();
+  group_ = goes_on ? stores_->current()->group : stores_->next_group();
+  commits_.emplace(options_.run, run_id_, group_, stores_->peers());
+  if (goes_on) {
+    store.folder = stores_->place(shards.rank);
+    store.wanted = stores_->wanted(shards.rank);
     store_ = Store::open(store, prepared_.slots, progress);
     return;
   }
-  link_store(options_.run, folder);
+  if (resumed) old_group_ = open_group(*stores_);
+  store.folder = stores_->make_place(shards.rank, shards.count);
   store_ = Store::create(store, prepared_.slots, progress);
 }
 
@@ -105,20 +122,40 @@ void Session::make_streams() {
   host_inner_ = make();
   compute_ = std::make_unique<BusyStream>(*compute_inner_, Lane::compute, &timeline_);
   host_ = std::make_unique<BusyStream>(*host_inner_, Lane::host, &timeline_);
+  // One rank has no collectives; several run them beside computation.
+  if (communicator_.size() == 1) comm_inner_ = std::make_unique<InlineStream>();
+  if (communicator_.size() > 1)
+    comm_inner_ =
+        options_.comm_tier == Tier::device ? accelerator_->make_comm_stream() : std::make_unique<QueueStream>();
+  comm_ = std::make_unique<BusyStream>(*comm_inner_, Lane::comm, &timeline_);
 }
 
 void Session::begin_state(const std::optional<ResumePoint>& resume, const Observer& observer) {
+  if (resume) return go_on(*resume, observer);
+  if (observer.say) observer.say("Writing the first weights.");
+  write_initial_weights(*prepared_.code.layout, *engine_, *host_, inputs_.weights.get());
+  host_->synchronize();
+  declare_zero_moments(*prepared_.code.layout, *engine_);
+  commit({});
+}
+
+void Session::go_on(const ResumePoint& resume, const Observer& observer) {
   const Layout& layout = *prepared_.code.layout;
-  if (resume) {
+  optimizer_->set_step_counts(resume.meta.step_counts);
+  if (old_group_.stores.empty()) {
     engine_->adopt(stored_blocks(store_->committed(), layout, prepared_.code.blocks.size()));
-    optimizer_->set_step_counts(resume->meta.step_counts);
     return;
   }
-  if (observer.say) observer.say("Writing the first weights.");
-  write_initial_weights(layout, *engine_, *host_, inputs_.weights.get());
+  reshard(old_group_.view, layout, *engine_, *host_, [&](std::uint64_t done, std::uint64_t total) {
+    if (observer.progress) observer.progress("Copying the state to new stores", done, total);
+  });
   host_->synchronize();
-  declare_zero_moments(layout, *engine_);
-  commit({});
+  commit({.step = resume.meta.step,
+          .steps_seen = resume.meta.steps_seen,
+          .samples_seen = resume.meta.samples_seen,
+          .skipped_in_a_row = resume.meta.skipped_in_a_row});
+  old_group_.close();
+  stores_->remove_current();
 }
 
 Runtime Session::runtime() {
@@ -145,6 +182,8 @@ std::string Session::metadata(const Position& position) const {
   meta.data_identity = inputs_.data->identity();
   meta.hyper_json = hyper_json(options_);
   meta.step_counts = optimizer_->step_counts();
+  meta.run_id = run_id_;
+  meta.group = group_;
   meta.tokenizer = inputs_.data->is_text() ? "bytes" : "ids";
   return to_json(meta);
 }
@@ -154,11 +193,11 @@ void Session::commit(const Position& position) {
   optimizer_->flush();
   compute_->synchronize();
   host_->synchronize();
-  engine_->commit(metadata(position));
+  engine_->commit(metadata(position), commits_->of(*store_, position.step));
 }
 
 void Session::export_to(const std::string& folder, const Progress& progress) {
-  export_store(*store_, folder, {}, progress);
+  export_group(GroupView::of_ranks(*store_, stores_->peers(), options_.run), folder, {}, progress);
 }
 
 void Session::close() {

@@ -214,18 +214,20 @@ double Model<T>::forward_backward(const Runtime& rt, Optimizer& optimizer, std::
   StepContext ctx = context(rt, optimizer, true);
   TRANSLOAD_CHECK(ctx.blocks.dry() || static_cast<std::int64_t>(batches.size()) == shape_.accumulate,
                   "{} micro-batches for a step of {}", batches.size(), shape_.accumulate);
+  optimizer.begin_pass(Optimizer::Pass::training);
   take_tokens(ctx, batches);
   forward(ctx, shape_.accumulate);
   head(ctx, shape_.accumulate);
   backward(ctx);
   ctx.stream.waits_for(WaitCause::verdict);
   enter_phase(ctx, 0);
-  return ctx.blocks.dry() ? 0 : kernels_.loss() / static_cast<double>(tokens_ * shape_.accumulate);
+  return ctx.blocks.dry() ? 0 : kernels_.loss() / static_cast<double>(shape_.samples_a_step() * shape_.length);
 }
 
 template <class T>
 double Model<T>::evaluate(const Runtime& rt, Optimizer& optimizer, const MicroBatch& batch) {
   StepContext ctx = context(rt, optimizer, false);
+  optimizer.begin_pass(Optimizer::Pass::evaluation);
   take_tokens(ctx, {&batch, 1});
   forward(ctx, 1);
   head(ctx, 1);
@@ -265,7 +267,7 @@ void Model<T>::head(StepContext& ctx, std::int64_t micro_batches) {
   Scratch scratch(enter_phase(ctx, head_bytes(ctx.training)));
   T* x = place_group(scratch);
   const auto layers = static_cast<std::int64_t>(layers_.size());
-  const auto scale = static_cast<float>(1.0 / static_cast<double>(tokens_ * shape_.accumulate));
+  const auto scale = static_cast<float>(1.0 / static_cast<double>(shape_.samples_a_step() * shape_.length));
   for_each_group(micro_batches, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t m = 0; m < count; ++m)
       ctx.load(kept_->input(layers, first + m), AccessKind::consume, x + m * tokens_ * hidden_, input_bytes_);

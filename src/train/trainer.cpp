@@ -5,12 +5,15 @@
 #include <tbb/global_control.h>
 #include <tbb/task_arena.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include "base/error.h"
 #include "base/os.h"
 #include "base/size.h"
 #include "train/accelerator.h"
+#include "train/comm_peers.h"
 #include "train/input_file.h"
 #include "train/inputs.h"
 #include "train/loop.h"
@@ -18,6 +21,7 @@
 #include "train/resume.h"
 #include "train/run_folder.h"
 #include "train/session.h"
+#include "train/store_group.h"
 
 namespace transload {
 
@@ -82,16 +86,27 @@ void note_drive(const std::string& folder, RunPlan& plan) {
 }
 
 /// A new run must not meet a store, a resumed one must.
-void check_store(const TrainOptions& options, const std::string& folder) {
-  const bool exists = Store::exists(folder);
-  if (exists && !options.resume)
-    throw InputError(
-        fmt::format("The run {} holds a store already, in {}. Add --resume to go on with it, choose another "
-                    "--run folder, or remove both.",
-                    options.run, folder));
-  if (!exists && options.resume)
+void check_stores(const TrainOptions& options, const RunStores& stores) {
+  if (stores.current() && !options.resume)
+    throw InputError(fmt::format(
+        "The run {} holds a store already{}. Add --resume to go on with it, choose another --run folder, or "
+        "remove both.",
+        options.run, stores.place(0).empty() ? "" : ", in " + stores.place(0)));
+  if (!stores.current() && options.resume)
     throw InputError(
         fmt::format("--resume: there is no store in {}. Leave --resume out to begin a run there.", options.run));
+}
+
+/// Where this rank's store lies or will lie. InputError: --nvme is not where it is, or of no use.
+std::string place_of_own_store(const TrainOptions& options, const RunStores& stores, bool goes_on) {
+  const Shards& shards = options.shards;
+  const bool alone = shards.count == 1 && (goes_on ? stores.current()->group : stores.next_group()) == 0;
+  if (alone || !options.nvme.empty()) {
+    const std::string place = place_of_store(options);
+    if (alone) return place;
+  }
+  return goes_on ? stores.place(shards.rank)
+                 : place_of(stores.places(), stores.next_group(), shards.rank, shards.count);
 }
 
 }  // namespace
@@ -100,29 +115,107 @@ const char* name_of(DeviceKind kind) {
   return kind == DeviceKind::cpu ? "cpu" : kind == DeviceKind::emulated ? "emulated" : "cuda";
 }
 
+/// Samples of a step over all ranks, and this rank's micro-batches.
+void resolve_batch(TrainOptions& options) {
+  StepShape& shape = options.shape;
+  const auto ranks = static_cast<std::int64_t>(options.shards.count);
+  if (options.global_batch == 0) {
+    shape.samples = shape.batch * shape.accumulate * ranks;
+    return;
+  }
+  shape.samples = static_cast<std::int64_t>(options.global_batch);
+  const auto each = ceil_div(options.global_batch, options.shards.count);
+  const auto accumulate = static_cast<std::int64_t>(ceil_div(each, static_cast<std::uint64_t>(shape.batch)));
+  if (shape.accumulate != 1 && shape.accumulate != accumulate)
+    throw InputError(fmt::format(
+        "--global-batch-size {} on {} rank{} is {} micro-batches of {} a rank, but --accumulate says {}. Leave "
+        "--accumulate out.",
+        options.global_batch, ranks, ranks == 1 ? "" : "s", accumulate, shape.batch, shape.accumulate));
+  shape.accumulate = accumulate;
+}
+
+/// All ranks plan from the same budgets, the least of theirs; the communicator's buffers come out of the host's.
+void agree_on_memory(TrainOptions& options, Communicator& communicator, std::vector<std::string>& notes) {
+  if (communicator.size() == 1) return;
+  const std::uint64_t buffers = communicator.memory_bytes();
+  const bool on_device = communicator.tier() == Tier::device;
+  std::uint64_t mine[] = {options.host_memory, options.device_memory};
+  std::uint64_t& charged = mine[on_device ? 1 : 0];
+  if (charged <= buffers)
+    throw BudgetError(fmt::format("The ranks' buffers take {} and --{}-memory gives {}.", format_size(buffers),
+                                  on_device ? "device" : "host", format_size(charged)),
+                      buffers, charged);
+  charged -= buffers;
+  std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(communicator.size()));
+  communicator.exchange(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+  for (std::size_t i = 0; i < all.size(); ++i) mine[i % 2] = std::min(mine[i % 2], all[i]);
+  options.host_memory = mine[0];
+  options.device_memory = mine[1];
+  notes.push_back(fmt::format("{} ranks by {}, {} of buffers each{}.", communicator.size(), communicator.transport(),
+                              format_size(buffers),
+                              communicator.note().empty() ? "" : fmt::format(" ({})", communicator.note())));
+}
+
+/// What an earlier start on more ranks left of its ranks' files.
+void remove_files_of_ranks(const std::string& run, std::uint32_t ranks) {
+  std::error_code ignored;
+  for (bool found = true; found; ++ranks) {
+    found = false;
+    for (const char* file : {"record.jsonl", "summary.json", kAlgorithmsFile})
+      found =
+          std::filesystem::remove(std::filesystem::path(run) / name_for({ranks, ranks + 1}, file), ignored) || found;
+  }
+}
+
 struct Trainer::Impl {
   TrainOptions options;
+  std::unique_ptr<Communicator> alone;
+  Communicator& communicator;
   Observer observer;
   std::unique_ptr<Accelerator> accelerator;  // outlives the kernels in `prepared`
   Inputs inputs;
+  CommPeers peers{communicator};
+  std::optional<RunStores> stores;
   std::optional<ResumePoint> resume;
+  std::string own_store;  ///< its folder; empty without one
+  TrainOptions saved;     ///< for config.toml
   Prepared prepared;
 
-  Impl(TrainOptions given, Observer observer_in) : options(std::move(given)), observer(std::move(observer_in)) {
+  Impl(TrainOptions given, Observer observer_in, Communicator* communicator_in)
+      : options(std::move(given)),
+        alone(communicator_in == nullptr ? make_one_process() : nullptr),
+        communicator(communicator_in == nullptr ? *alone : *communicator_in),
+        observer(std::move(observer_in)) {
+    const Place& place = communicator.place();
+    options.shards = {static_cast<std::uint32_t>(place.rank), static_cast<std::uint32_t>(place.size)};
+    options.ranks_here = static_cast<std::uint32_t>(place.local_size);
+    options.comm_tier = communicator.tier();
     check_settings(options);
-    if (options.threads == 0) options.threads = usable_processors();
+    resolve_batch(options);
+    if (options.threads == 0) options.threads = std::max(1, usable_processors() / static_cast<int>(options.ranks_here));
     const bool stored = options.nvme_capacity > 0;
-    if (!options.run.empty()) RunFolder::check_usable(options.run);
-    const std::string folder = stored && !options.run.empty() ? place_of_store(options) : std::string();
-    if (!folder.empty()) check_store(options, folder);
+    if (!options.run.empty() && place.rank == 0) RunFolder::check_usable(options.run);
+    if (stored && !options.run.empty()) {
+      check_nvme(options);
+      stores.emplace(StorePlaces{.run = options.run, .nvme = options.nvme}, peers);
+      check_stores(options, *stores);
+    }
     inputs = open_model(options);
-    if (options.resume) resume = read_resume_point(options, inputs);
-    if (options.device == DeviceKind::cuda) accelerator = open_accelerator();
+    if (options.resume) resume = resume_point(options, inputs, stores->meta());
+    if (options.device == DeviceKind::cuda) accelerator = open_accelerator(place.local_rank);
     open_data(options, inputs);
     if (resume) check_resumed_data(options, inputs, *resume);
+    std::vector<std::string> notes;
+    resolve_memory(options, accelerator.get(), notes);
+    saved = options;  // with the budget that is given, not what the ranks' buffers leave
+    agree_on_memory(options, communicator, notes);
     prepared = prepare(options, inputs.config, resume ? resume->chunk_bytes : options.chunk_size, accelerator.get());
+    prepared.plan.notes.insert(prepared.plan.notes.begin(), notes.begin(), notes.end());
     if (stored) check_capacity(options, prepared.plan);
-    if (!folder.empty()) note_drive(folder, prepared.plan);
+    if (stores) {
+      own_store = place_of_own_store(options, *stores, resume && stores->fits(*prepared.code.layout));
+      note_drive(own_store, prepared.plan);
+    }
     note_store(options, prepared.plan);
     if (resume) prepared.plan.notes.insert(prepared.plan.notes.end(), resume->notes.begin(), resume->notes.end());
   }
@@ -138,7 +231,7 @@ struct Trainer::Impl {
 
   /// Products as before the interruption, where the same library and device still make them.
   void use_algorithms() const {
-    const std::string path = options.run + "/" + kAlgorithmsFile;
+    const std::string path = options.run + "/" + name_for(options.shards, kAlgorithmsFile);
     const bool known = os::kind_of(path) != os::PathKind::missing;
     if (known && accelerator->use_algorithms(read_text_file(path, kMostAlgorithmsBytes))) return;
     if (observer.say)
@@ -149,15 +242,21 @@ struct Trainer::Impl {
   }
 
   std::string train(const std::atomic<int>& interrupt) {
-    if (options.nvme_capacity > 0) {  // before anything is made or written
-      const std::string lacking = lack_of_room(place_of_store(options), prepared.plan);
+    if (stores) {  // before anything is made or written
+      const std::string lacking = lack_of_room(own_store, prepared.plan);
       if (!lacking.empty()) throw InputError(lacking);
     }
-    const RunFolder folder(options.run);
-    folder.write_file("config.toml", config_toml(options));
+    const bool leads = communicator.rank() == 0;
+    const RunFolder folder(options.run, leads ? RunFolder::Use::lead : RunFolder::Use::join);
+    saved.chunk_size = options.chunk_size;
+    if (leads) folder.write_file("config.toml", config_toml(saved));
+    if (leads) remove_files_of_ranks(options.run, options.shards.count);
+    communicator.barrier();  // the folder is there and locked
+    if (stores) stores->reclaim();
     if (observer.planned) observer.planned(prepared.plan);
     if (accelerator && resume) use_algorithms();
-    Session session(options, prepared, inputs, resume, accelerator.get(), observer);
+    Session session(options, prepared, inputs, resume, stores ? &*stores : nullptr, accelerator.get(), communicator,
+                    observer);
     Loop loop(options, prepared, inputs, folder, session, observer, start());
     std::string summary = loop.run(interrupt);
     session.close();
@@ -165,8 +264,8 @@ struct Trainer::Impl {
   }
 };
 
-Trainer::Trainer(TrainOptions options, Observer observer)
-    : impl_(std::make_unique<Impl>(std::move(options), std::move(observer))) {}
+Trainer::Trainer(TrainOptions options, Observer observer, Communicator* communicator)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(observer), communicator)) {}
 
 Trainer::~Trainer() = default;
 

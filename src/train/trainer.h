@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "base/trace_types.h"
+#include "chunk/layout.h"
+#include "comm/communicator.h"
 #include "engine/engine.h"
 #include "offload/store.h"
 #include "train/data.h"
@@ -44,6 +46,12 @@ struct TrainOptions {
   Dtype dtype = Dtype::bf16, gradients = Dtype::bf16;
   std::uint64_t seed = 1;
   std::vector<std::string> freeze;
+  std::uint64_t global_batch = 0;  ///< samples of a step on all ranks; 0: batch × accumulate on each
+  Shards shards;                   ///< this rank, of how many
+  std::uint32_t ranks_here = 1;    ///< that share this machine's memory
+  Tier comm_tier = Tier::host;     ///< where collectives work
+  double timeout_s = 60;           ///< after which a silent rank is lost
+  Reduction reduction = Reduction::tree;
   int threads = 0;  ///< 0: all the process may use
 
   DeviceKind device = DeviceKind::cpu;
@@ -104,8 +112,10 @@ struct Observer {
 
 class Trainer {
  public:
-  /// Checks input, plans; takes no memory yet. BudgetError: needed, given, what would make it fit.
-  Trainer(TrainOptions options, Observer observer);
+  /// Checks input, plans; takes no memory yet. BudgetError: needed, given, what would make it fit. `communicator`: of
+  /// the ranks that train together, all of which construct and run a trainer with the same settings; it outlives the
+  /// trainer. Null: this process alone.
+  Trainer(TrainOptions options, Observer observer, Communicator* communicator = nullptr);
   ~Trainer();
   const RunPlan& plan() const;
   const TrainOptions& options() const;  ///< with defaults resolved

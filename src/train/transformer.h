@@ -25,6 +25,8 @@ enum class Recompute : std::uint8_t { none, layer };
 struct StepShape {
   std::int64_t batch = 1, length = 0, accumulate = 1;
   Recompute recompute = Recompute::layer;
+  std::int64_t samples = 0;  ///< of a step on all ranks; 0: batch × accumulate, of this one alone
+  std::int64_t samples_a_step() const { return samples > 0 ? samples : batch * accumulate; }
 };
 
 /// Where step code runs.
@@ -51,8 +53,9 @@ class Transformer {
   std::uint64_t workspace_bytes() const;
 
   /// Forward and backward of one step over shape.accumulate micro-batches; gradients go to the optimizer, of the mean
-  /// loss over all predictions of the step. Returns that mean (fp64; synchronizes the compute stream; 0 in a dry run,
-  /// where micro-batches may be empty).
+  /// loss over all predictions of the step (samples_a_step() × length). Returns this rank's part of that mean (fp64;
+  /// synchronizes the compute stream; 0 in a dry run, where micro-batches may be empty). Predictions whose target is
+  /// below 0 do not count.
   double forward_backward(const Runtime& rt, Optimizer& optimizer, std::span<const MicroBatch> batches);
   /// Forward only; the sum of losses over batch × length predictions of one micro-batch.
   double evaluate(const Runtime& rt, Optimizer& optimizer, const MicroBatch& batch);

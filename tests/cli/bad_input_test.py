@@ -384,8 +384,10 @@ class Resuming(Case):
         other.write_text(self.text.read_text() + "more")
         self.refused("other.txt", data=other)
 
-    def test_another_chunk_size(self):
-        self.refused("--chunk-size", "64.0 KiB", chunk_size="128KiB")
+    def test_another_chunk_size_is_said(self):
+        done = self.resume("--steps", "6", "--chunk-size", "128KiB")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--chunk-size is 128.0 KiB from here on; it was 64.0 KiB", done.stdout)
 
     def test_another_learning_rate_is_said(self):
         done = self.resume("--steps", "6", "--learning-rate", "1e-4")

@@ -278,8 +278,15 @@ bool alive(cudaStream_t stream) {
   return r.streams.count(stream) == 1;
 }
 /// As the runtime's cudaFree and cudaFreeHost do.
+/// Held while a stream goes, and while all are waited for: threads of several ranks do both at once.
+std::mutex& streams_go() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 void drain_all() {
   Runtime& r = runtime();
+  const std::lock_guard none_goes(streams_go());
   std::vector<CUstream_st*> streams;
   {
     std::lock_guard lock(r.mutex);
@@ -482,6 +489,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const cudaError_t entered = enter("cudaStreamDestroy");
+  const std::lock_guard none_waits(streams_go());
   if (!alive(stream)) return cudaErrorInvalidResourceHandle;
   {
     std::lock_guard lock(runtime().mutex);

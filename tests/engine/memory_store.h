@@ -61,6 +61,10 @@ class MemoryStore final : public Store {
     for (const SlotId slot : doomed_) content_.erase(slot.value);
     doomed_.clear();
   }
+  // One store alone commits as a whole.
+  void prepare(const std::string& metadata, std::span<const StoredBlock> blocks) override { commit(metadata, blocks); }
+  void finish() override {}
+  void drop() override {}
   void close() override {}
   Facts facts() const override { return {}; }
   std::string content(SlotId slot) const {

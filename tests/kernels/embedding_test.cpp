@@ -191,6 +191,21 @@ TEMPLATE_TEST_CASE("a NaN logit makes its token's loss and gradient NaN, and no 
   }
 }
 
+TEMPLATE_TEST_CASE("a token without a target counts in neither loss nor gradient, whatever its logits", "", float,
+                   bf16) {
+  Loss<TestType> with(4, 300, 70), without(4, 300, 70);
+  with.targets[2] = -1;
+  for (std::size_t i = 0; i < 300; ++i) with.logits[600 + i] = i % 2 == 0 ? NAN : INFINITY;
+  with.run();
+  without.run();
+  const auto row_loss = [&](std::size_t t) {
+    return std::log(static_cast<double>(without.sum[t])) + (static_cast<double>(without.max[t]) - without.target[t]);
+  };
+  REQUIRE(with.loss == row_loss(0) + row_loss(1) + row_loss(3));
+  for (std::size_t i = 0; i < with.gradient.size(); ++i)
+    REQUIRE(to_float(with.gradient[i]) == (i / 300 == 2 ? 0.0f : to_float(without.gradient[i])));
+}
+
 TEMPLATE_TEST_CASE("the bits of the loss do not depend on threads", "", float, bf16) {
   Loss<TestType> l(200, 1000, 300);
   require_same_on_any_threads([&] {

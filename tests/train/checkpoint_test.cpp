@@ -170,8 +170,11 @@ std::string largest_slot_file(const TempFolder& folder) {
 
 TEST_CASE("Metadata survives the way into the manifest and back", "[checkpoint]") {
   const MadeRun made({});
-  const CheckpointMeta meta = made.meta(Dtype::bf16);
+  CheckpointMeta meta = made.meta(Dtype::bf16);
+  meta.run_id = "0123";
+  meta.group = 4;
   const CheckpointMeta back = parse_meta(to_json(meta), "x");
+  CHECK((back.run_id == "0123" && back.group == 4));
   CHECK((back.step == 12 && back.steps_seen == 13 && back.samples_seen == 26 && back.seed == 99));
   CHECK(back.step_counts == meta.step_counts);
   CHECK(json::parse(back.layout_json) == json::parse(meta.layout_json));
@@ -179,6 +182,11 @@ TEST_CASE("Metadata survives the way into the manifest and back", "[checkpoint]"
   CHECK(back.hyper_json == meta.hyper_json);
   CHECK((back.model_identity == "seed 99" && back.data_identity == "5 bytes" && back.tokenizer == "ids"));
   CHECK(to_json(back) == to_json(meta));
+
+  json old = json::parse(to_json(meta));  // before there were several ranks
+  old.erase("run_id");
+  old.erase("group");
+  CHECK((parse_meta(old.dump(), "x").run_id.empty() && parse_meta(old.dump(), "x").group == 0));
 
   json broken = json::parse(to_json(meta));
   broken.erase("seed");

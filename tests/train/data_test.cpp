@@ -4,7 +4,9 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/size.h"
 #include "temp_folder.h"
+#include "train/inputs.h"
 
 using namespace transload;
 using Catch::Matchers::Contains;
@@ -113,6 +115,29 @@ TEST_CASE("Samples cover the stream, one more token at the end", "[data]") {
   }
   CHECK_THAT(MESSAGE_OF(InputError, SampleOrder(32, 32, Order::shuffled, 1)), Contains("32 tokens") && Contains("33"));
   CHECK_THROWS_AS(SampleOrder(32, 0, Order::shuffled, 1), InputError);
+}
+
+TEST_CASE("Ranks take a step's samples between them, and pad what is missing of a micro-batch", "[data]") {
+  for (const std::uint64_t samples : {0, 1, 2, 3, 7, 8, 64})
+    for (const std::uint32_t ranks : {1u, 2u, 3u, 4u, 5u, 8u}) {
+      std::uint64_t next = 0;
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+        const SampleRun run = samples_of(samples, rank, ranks);
+        REQUIRE(run.first == next);
+        REQUIRE(run.count <= ceil_div(samples, ranks));
+        next += run.count;
+      }
+      REQUIRE(next == samples);
+    }
+  const TempFolder folder;
+  const TokenFile file(folder.write("text", "abcdefghij"), 256, false);
+  const SampleOrder order(file.tokens(), 3, Order::sequential, 1);
+  std::vector<MicroBatch> batches(2);
+  for (int again = 0; again < 2; ++again) read_batches(file, order, 1, 3, {.batch = 2, .length = 3}, batches);
+  CHECK(batches[0].inputs == std::vector<std::int32_t>{'d', 'e', 'f', 'g', 'h', 'i'});
+  CHECK(batches[0].targets == std::vector<std::int32_t>{'e', 'f', 'g', 'h', 'i', 'j'});
+  CHECK(batches[1].inputs == std::vector<std::int32_t>{'a', 'b', 'c', 0, 0, 0});
+  CHECK(batches[1].targets == std::vector<std::int32_t>{'b', 'c', 'd', -1, -1, -1});
 }
 
 TEST_CASE("Every epoch is a permutation of its own", "[data]") {

@@ -10,10 +10,16 @@
 
 class TempFolder {
  public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "transload_train_XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    path_ = pattern;
+  /// `quick`: in memory (tmpfs) where that is possible, for tests that make stores hundreds of times.
+  explicit TempFolder(bool quick = false) {
+    const std::string parent = std::filesystem::temp_directory_path().string();
+    for (const std::string& place : {std::string(quick ? "/dev/shm" : parent), parent}) {
+      std::string pattern = place + "/transload_train_XXXXXX";
+      if (mkdtemp(pattern.data()) == nullptr) continue;
+      path_ = pattern;
+      return;
+    }
+    std::abort();
   }
   ~TempFolder() {
     std::error_code ignored;

@@ -190,15 +190,30 @@ TEST_CASE("Resuming with another model, data, seed, shape or chunk size is refus
     other.shape.length = 16;
     CHECK_THAT(refusal(other), Contains("--sequence-length") && Contains("16 instead of 32"));
   }
-  SECTION("chunk size") {
-    other.chunk_size = 128 * KiB;
-    CHECK_THAT(refusal(other), Contains("--chunk-size") && Contains("64.0 KiB"));
-  }
   SECTION("frozen parameters") {
     other.freeze = {"model.embed_tokens.weight"};
     CHECK_THAT(refusal(other), Contains("model.embed_tokens.weight") && Contains("frozen"));
   }
   CHECK(verify_run(o.run, {}).empty());
+}
+
+TEST_CASE("A run goes on with another chunk size, in a new store, and changes no bit") {
+  TempFolder folder;
+  TrainOptions o = small(folder, 4);
+  train(o);
+  const std::string want = fingerprint_run(o.run, {});
+  o.run = folder.path("changed");
+  for (const std::uint64_t chunk : {64 * KiB, 16 * KiB, 128 * KiB, 128 * KiB}) {
+    o.chunk_size = chunk;
+    const Json summary = train(o, true);
+    CHECK(summary["chunk_size"] == chunk);
+    CHECK(verify_run(o.run, {}).empty());
+    o.resume = true;
+  }
+  CHECK(fingerprint_run(o.run, {}) == want);
+  CHECK(fs::exists(o.run + "/store-g2-r0"));
+  CHECK_FALSE(fs::exists(o.run + "/store"));
+  CHECK_FALSE(fs::exists(o.run + "/store-g1-r0"));
 }
 
 TEST_CASE("A run folder with a store is not begun again, one without is not resumed") {

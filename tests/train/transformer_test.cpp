@@ -105,6 +105,50 @@ TEST_CASE("micro-batches sum to the batch") {
   }
 }
 
+TEST_CASE("the parts of a step's samples that ranks take, padded, sum to the step") {
+  const ModelConfig config = GENERATE(tiny_llama(), tiny_gpt2());
+  RigOptions whole, part;
+  whole.shape = {.batch = 3, .length = 16, .accumulate = 1, .recompute = Recompute::layer};
+  part.shape = {.batch = 2, .length = 16, .accumulate = 1, .recompute = Recompute::layer, .samples = 3};
+  const auto weights = weights_from_seed(config, 3);
+  const auto joined = random_batches(config, whole.shape, 1);
+  TrainingRig a(config, *weights, whole);
+  const double want_loss = a.forward_backward(joined);
+  a.finish();
+  const Tensors want = a.plane("gradient");
+  double loss = 0;
+  Tensors sums;
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {  // two samples, one, one and none
+    const std::vector<std::uint64_t> starts = {0, 1, 2, 3, 3};
+    std::vector<MicroBatch> mine(1);
+    mine[0].inputs.assign(32, 7);
+    mine[0].targets.assign(32, -1);
+    for (std::size_t i = 0; i < 16 * (starts[rank + 1] - starts[rank]); ++i) {
+      mine[0].inputs[i] = joined[0].inputs[16 * starts[rank] + i];
+      mine[0].targets[i] = joined[0].targets[16 * starts[rank] + i];
+    }
+    TrainingRig b(config, *weights, part);
+    loss += b.forward_backward(mine);
+    REQUIRE(b.finish().finite);
+    for (const auto& [name, values] : b.plane("gradient")) {
+      std::vector<float>& sum = sums[name];
+      sum.resize(values.size());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (rank == 3) REQUIRE(values[i] == 0);
+        sum[i] += values[i];
+      }
+    }
+  }
+  CHECK(std::abs(loss - want_loss) <= 1e-7 * 6);
+  for (const auto& [name, values] : want) {
+    CAPTURE(name);
+    double largest = 0;
+    for (const float w : values) largest = std::max(largest, static_cast<double>(std::abs(w)));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      REQUIRE(std::abs(values[i] - sums.at(name)[i]) <= largest * 16 * 0x1p-24);
+  }
+}
+
 TEST_CASE("a dry run makes the accesses of a live run") {
   const ModelConfig config = GENERATE(tiny_llama(), tiny_gpt2());
   const Recompute recompute = GENERATE(Recompute::none, Recompute::layer);

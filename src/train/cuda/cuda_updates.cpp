@@ -9,7 +9,7 @@ class CudaUpdates final : public UpdateKernels {
  public:
   explicit CudaUpdates(std::shared_ptr<CudaContext> context) : context_(std::move(context)) {}
   void update(const ChunkUpdate& update) override {
-    update.for_each_run(0, update.chunk->elements,
+    update.for_each_run(0, update.elements,
                         [&](const kernels::AdamwRun& run, std::int64_t n, const kernels::AdamwCoefficients& c) {
                           kernels::cuda::adamw(run, n, c, update.gradient_scale, context_->stream());
                         });
