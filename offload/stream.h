@@ -100,6 +100,8 @@ class Stream {
   virtual void name(const char* operation, std::int64_t index = -1) {}
   /// For the record: what the next synchronize() waits for.
   virtual void waits_for(WaitCause cause) {}
+  /// The stream that tasks are issued to where this one passes them on.
+  virtual Stream& underlying() { return *this; }
   /// Later tasks begin only when `event` is done.
   virtual void wait(Event event) = 0;
   /// Done when everything launched so far has ended.

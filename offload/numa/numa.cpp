@@ -140,7 +140,9 @@ std::string bind(void* at, std::uint64_t bytes, int node) {
   if (!topology.loaded()) return "hwloc found no topology";
   return bind_by_hwloc(topology, at, bytes, node);
 #else
-  return nodes_from_sys().nodes.size() == 1 ? "" : "this build has no hwloc";
+  const Nodes all = nodes_from_sys();
+  if (all.nodes.size() == 1 && all.nodes.front().node == node) return "";
+  return fmt::format("this build has no hwloc to bind memory to NUMA node {} with", node);
 #endif
 }
 

@@ -28,7 +28,7 @@ struct Near {
 Near nearest_node(const std::string& pci);
 
 /// Pages of [at, at + bytes) that nobody has touched will be taken from `node`. Empty where the system agreed, or where
-/// there is one node only; else why not.
+/// it is the only node; else why not.
 std::string bind(void* at, std::uint64_t bytes, int node);
 
 }  // namespace transload::numa

@@ -1,4 +1,4 @@
-// transload train | plan | probe | verify | export | launch.
+// transload train | plan | report | probe | verify | export | launch.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -125,6 +125,7 @@ class CommandLine {
     add_verify();
     add_export();
     add_launch();
+    add_report();
     app_.allow_extras();
   }
 
@@ -149,10 +150,10 @@ class CommandLine {
                                      sub->get_name()));
       return dispatch(sub->get_name());
     }
-    if (words.empty()) throw InputError("A command is missing: train, plan, probe, verify, export or launch.");
-    throw InputError(
-        fmt::format("The command '{}' is not known.{}", words.front(),
-                    did_you_mean(words.front(), {"train", "plan", "probe", "verify", "export", "launch"}, "")));
+    if (words.empty()) throw InputError("A command is missing: train, plan, report, probe, verify, export or launch.");
+    throw InputError(fmt::format(
+        "The command '{}' is not known.{}", words.front(),
+        did_you_mean(words.front(), {"train", "plan", "report", "probe", "verify", "export", "launch"}, "")));
   }
 
  private:
@@ -213,6 +214,29 @@ class CommandLine {
     return static_cast<int>(dashes - argv);
   }
 
+  void add_report() {
+    CLI::App* sub = command("report", "show what a run did and what held it back",
+                            "Prints the report where no file is asked for. Reads the record alone, also of a run that "
+                            "is going on or was killed; RUN may be a record's file, such as the drop-in optimizer's.\n"
+                            "Examples:\n  transload report runs/first\n"
+                            "  transload report runs/first --html first.html --trace first.json\n"
+                            "  transload report runs/first --compare runs/second");
+    sub->add_option("RUN", run_words_, "run folder, or a record's file")->expected(0, -1);
+    add_word(sub, "--html", html_words_, "FILE", "write the page: one file, no network, no scripts");
+    add_word(sub, "--trace", trace_words_, "FILE", "write Chrome trace events, for Perfetto");
+    add_word(sub, "--compare", compare_words_, "RUN2", "set another run beside it: settings, bytes, time");
+    sub->add_flag("--text", report_.text, "print the report also where a file is written");
+  }
+  /// A flag that takes one value; given twice, need() says so.
+  static void add_word(CLI::App* sub, const char* name, std::vector<std::string>& words, const char* type,
+                       const char* help) {
+    sub->add_option(name, words, help)
+        ->type_name(type)
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false);
+  }
+
   int dispatch(const std::string& name) {
     if (name == "launch") return run_launch(launch_);
     if (name == "train") return run_train(options_of(train_, ""));
@@ -226,6 +250,13 @@ class CommandLine {
       verify_.run = need(run_words_, "The run folder");
       return run_verify(verify_);
     }
+    if (name == "report") {
+      report_.run = need(run_words_, "The run folder");
+      if (!html_words_.empty()) report_.html = need(html_words_, "--html");
+      if (!trace_words_.empty()) report_.trace = need(trace_words_, "--trace");
+      if (!compare_words_.empty()) report_.compare = need(compare_words_, "--compare");
+      return run_report(report_);
+    }
     export_.run = need(run_words_, "The run folder");
     export_.to = need(to_words_, "--to");
     return run_export(export_);
@@ -237,7 +268,8 @@ class CommandLine {
   VerifyArguments verify_;
   ExportArguments export_;
   LaunchArguments launch_;
-  std::vector<std::string> run_words_, to_words_;
+  ReportArguments report_;
+  std::vector<std::string> run_words_, to_words_, html_words_, trace_words_, compare_words_;
 };
 
 }  // namespace

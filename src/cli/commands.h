@@ -41,4 +41,10 @@ struct ExportArguments {
 };
 int run_export(const ExportArguments& arguments);
 
+struct ReportArguments {
+  std::string run, html, trace, compare;  ///< empty: not asked for
+  bool text = false;
+};
+int run_report(const ReportArguments& arguments);
+
 }  // namespace transload::cli

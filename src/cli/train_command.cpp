@@ -14,6 +14,7 @@
 #include "cli/signals.h"
 #include "cli/summary_text.h"
 #include "comm/launch.h"
+#include "train/accelerator.h"
 
 namespace transload::cli {
 namespace {
@@ -76,10 +77,12 @@ int train(const TrainOptions& options, Communicator& communicator, const std::at
 int run_train(const TrainOptions& options) {
   const Launch launch = detect_launch();
   const std::atomic<int>& interrupts = watch_interrupts(launch.place.rank == 0);
-  const std::unique_ptr<Communicator> communicator = make_communicator(
-      launch, {.largest_bytes = UINT64_MAX / 2,
-               .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_s * 1e3)),
-               .reduction = options.reduction});
+  const auto connect =
+      options.device == DeviceKind::cuda && launch.place.size > 1 ? connect_accelerators : make_communicator;
+  const std::unique_ptr<Communicator> communicator =
+      connect(launch, {.largest_bytes = UINT64_MAX / 2,
+                       .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_s * 1e3)),
+                       .reduction = options.reduction});
   try {
     return train(options, *communicator, interrupts);
   } catch (const RankLostError& error) {

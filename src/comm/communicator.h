@@ -28,6 +28,7 @@
 
 #include "base/block_view.h"
 #include "base/dtype.h"
+#include "base/ids.h"
 #include "offload/stream.h"
 
 namespace transload {
@@ -67,7 +68,9 @@ class Communicator {
   virtual const char* transport() const = 0;
   /// Why no faster transport is in use; empty where none was refused.
   virtual std::string note() const { return {}; }
-  /// Buffers of this rank, taken at construction. The caller charges them.
+  /// Where the blocks of the data plane lie: host, or device (NCCL).
+  virtual Tier tier() const { return Tier::host; }
+  /// Buffers of this rank, in that tier, taken at construction. The caller charges them.
   virtual std::uint64_t memory_bytes() const = 0;
 
   /// out ← every rank's `in`, by rank; out.bytes() == size × in.bytes(). `in` may be this rank's part of `out`.

@@ -67,7 +67,7 @@ void ShardExchange::gather(ChunkId chunk) {
   stream.name("gather", chunk.value);
   stream.launch([this, from = shard.view, to = whole.view, chunk] {
     publish(chunk, "gather of weights");
-    options_.communicator->all_gather(from, to, *options_.stream);
+    options_.communicator->all_gather(from, to, options_.stream->underlying());
   });
   blocks_.unpin(std::move(shard), stream);
   blocks_.unpin(std::move(whole), stream);
@@ -91,7 +91,7 @@ void ShardExchange::sum_gradient(ChunkId chunk, const std::function<bool(ParamId
   stream.name("sum", chunk.value);
   stream.launch([this, from = local.view, to = sum.view, dtype, chunk] {
     publish(chunk, "sum of gradients");
-    options_.communicator->reduce_scatter(from, to, dtype, *options_.stream);
+    options_.communicator->reduce_scatter(from, to, dtype, options_.stream->underlying());
   });
   for (const Piece& piece : layout_.shard_pieces(chunk))
     if (trained(piece.param))

@@ -11,8 +11,8 @@ AcceleratorKind announced;
 
 void announce_accelerators(const AcceleratorKind& kind) { announced = kind; }
 
-std::unique_ptr<Accelerator> open_accelerator() {
-  if (announced.open != nullptr) return announced.open();
+std::unique_ptr<Accelerator> open_accelerator(int local_rank) {
+  if (announced.open != nullptr) return announced.open(local_rank);
   throw InputError(
       "--device cuda: this build has no CUDA. Build it where nvcc is found, or say --device cpu or emulated.");
 }
@@ -20,6 +20,10 @@ std::unique_ptr<Accelerator> open_accelerator() {
 AcceleratorLinks measure_accelerator(int ordinal) {
   if (announced.measure == nullptr) throw InputError("This build has no CUDA.");
   return announced.measure(ordinal);
+}
+
+std::unique_ptr<Communicator> connect_accelerators(const Launch& launch, const CommOptions& options) {
+  return announced.connect != nullptr ? announced.connect(launch, options) : make_communicator(launch, options);
 }
 
 std::vector<AcceleratorFacts> list_accelerators(std::string* reason) {

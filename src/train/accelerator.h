@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/launch.h"
 #include "offload/device.h"
 #include "optim/gradient_kernels.h"
 #include "optim/update_kernels.h"
@@ -52,6 +53,9 @@ class Accelerator {
   /// Sizes can be asked for at once; memory is taken when the first task calls it.
   virtual std::unique_ptr<StepKernels> make_kernels(Dtype dtype) = 0;
   virtual std::shared_ptr<GradientKernels> make_gradient_kernels() = 0;
+  /// The stream of collectives, beside the compute stream; and the kernels that work on what they make.
+  virtual std::unique_ptr<Stream> make_comm_stream() = 0;
+  virtual std::shared_ptr<GradientKernels> make_gradient_kernels(Stream& stream) = 0;
   virtual std::shared_ptr<UpdateKernels> make_update_kernels() = 0;
 
   /// The algorithms of matrix products chosen so far, as text; how many; and those of an earlier run, to use again:
@@ -63,15 +67,20 @@ class Accelerator {
 
 /// What a program has of accelerators.
 struct AcceleratorKind {
-  std::unique_ptr<Accelerator> (*open)() = nullptr;  ///< InputError, in one line: why there is none
+  /// Of a local rank. InputError, in one line: why there is none.
+  std::unique_ptr<Accelerator> (*open)(int local_rank) = nullptr;
+  /// Brings ranks together whose collectives work in device memory; null: not in this build.
+  std::unique_ptr<Communicator> (*connect)(const Launch&, const CommOptions&) = nullptr;
   std::vector<AcceleratorFacts> (*list)(std::string* reason) = nullptr;
   AcceleratorLinks (*measure)(int ordinal) = nullptr;
 };
 /// At the start of a program, before threads.
 void announce_accelerators(const AcceleratorKind& kind);
 
-/// InputError: not in this build, no driver, no device.
-std::unique_ptr<Accelerator> open_accelerator();
+/// InputError: not in this build, no driver, no device, fewer devices than local ranks.
+std::unique_ptr<Accelerator> open_accelerator(int local_rank = 0);
+/// Ranks that compute on accelerators: by their own collectives where the build has them, else through host memory.
+std::unique_ptr<Communicator> connect_accelerators(const Launch& launch, const CommOptions& options);
 /// Takes memory of a device that list_accelerators() showed, and gives it back.
 AcceleratorLinks measure_accelerator(int ordinal);
 /// All that the driver shows; `reason` says why there are none.

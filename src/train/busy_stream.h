@@ -42,6 +42,7 @@ class BusyStream final : public Stream {
     index_ = static_cast<std::int32_t>(index);
   }
   void waits_for(WaitCause cause) override { waits_for_ = cause; }
+  Stream& underlying() override { return inner_.underlying(); }
 
   /// Of all tasks that have ended.
   std::uint64_t busy_ns() const { return busy_ns_.load(std::memory_order_relaxed); }

@@ -1,6 +1,7 @@
 // CommPeers: what the stores of many ranks need of each other, over the communicator. While no collective is under way.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -18,10 +19,19 @@ class CommPeers final : public Peers {
   std::uint32_t local_rank() const override { return static_cast<std::uint32_t>(communicator_.place().local_rank); }
   std::vector<std::string> exchange(const std::string& mine) override { return communicator_.all_gather_strings(mine); }
   void broadcast(std::span<std::byte> data, std::uint32_t from) override {
-    communicator_.broadcast(BlockView(data.data(), data.size()), static_cast<int>(from), stream_);
+    if (communicator_.tier() == Tier::host)
+      return communicator_.broadcast(BlockView(data.data(), data.size()), static_cast<int>(from), stream_);
+    // Collectives in device memory are of no use here; the control plane takes small pieces.
+    std::vector<std::byte> all(count() * std::min(kPiece, data.size()));
+    for (std::size_t at = 0; at < data.size(); at += kPiece) {
+      const std::span<std::byte> piece = data.subspan(at, std::min(kPiece, data.size() - at));
+      communicator_.exchange(piece, std::span(all).first(count() * piece.size()));
+      std::copy_n(all.data() + from * piece.size(), piece.size(), piece.data());
+    }
   }
 
  private:
+  static constexpr std::size_t kPiece = 32 * 1024;
   Communicator& communicator_;
   InlineStream stream_;
 };

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
+#include "train/outlook.h"
 #include "train/run_header.h"
 
 namespace transload {
@@ -21,14 +22,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kMostSkippedInARow = 10;
 constexpr int kDeviatingStepsBeforeRenewal = 3;
+constexpr std::size_t kStepsBeforeOutlook = 8;  // steady ones: a run that is killed later has one in its record
 constexpr std::uint64_t kMostEvaluationBatches = 16;
 constexpr const char* kExportPrefix = "export-";
 constexpr const char* kUnfinished = ".tmp";
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-/// Of a rank's files in the run folder; rank 0 has the plain names.
-std::string suffix_of(const Shards& shards) { return shards.rank == 0 ? "" : fmt::format("-r{}", shards.rank); }
 
 }  // namespace
 
@@ -51,7 +50,7 @@ Loop::Loop(const TrainOptions& options, Prepared& prepared, const Inputs& inputs
       session_(session),
       observer_(observer),
       position_(start),
-      record_(fmt::format("{}/record{}.jsonl", folder.path(), suffix_of(options.shards)), {}),
+      record_(folder.path() + "/" + name_for(options.shards, "record.jsonl"), {}),
       summary_(options, prepared, session.rates(), start.steps_seen + 1),
       committed_steps_(start.steps_seen),
       last_commit_(Clock::now()),
@@ -170,6 +169,7 @@ void Loop::report(Pass pass, double loss, const Verdict& verdict, double lr, dou
   const std::uint64_t deviations = now.deviations - before_.deviations;
   record_.write_step(step.step, deviations > 0, step_fields(step, sample, before_, now) + clock_fields(),
                      session_.access().events(), &session_.timeline());
+  if (sample.planned && summary_.steady_steps() == kStepsBeforeOutlook) write_outlook();
   if (observer_.stepped) observer_.stepped(step);
   watch_deviations(planned, deviations);
 }
@@ -199,6 +199,14 @@ void Loop::watch_deviations(bool planned, std::uint64_t deviations) {
   if (deviating_in_a_row_ < kDeviatingStepsBeforeRenewal) return;
   deviating_in_a_row_ = 0;
   tracing_ = true;
+}
+
+/// What the planner says of a step with the medians so far; without a plan there is none.
+void Loop::write_outlook() {
+  if (options_.lru || summary_.steady_steps() == 0) return;
+  record_.write("outlook", outlook_fields(options_, prepared_, session_.rates(), summary_.limit(),
+                                          session_.accelerator(), position_.steps_seen));
+  record_.flush();
 }
 
 void Loop::stop_when_never_finite() {
@@ -239,7 +247,7 @@ void Loop::commit() {
 void Loop::keep_algorithms() {
   const Accelerator* accelerator = session_.accelerator();
   if (accelerator == nullptr || accelerator->algorithm_count() == algorithms_kept_) return;
-  folder_.write_file(kAlgorithmsFile, accelerator->algorithms());
+  folder_.write_file(name_for(options_.shards, kAlgorithmsFile), accelerator->algorithms());
   algorithms_kept_ = accelerator->algorithm_count();
 }
 
@@ -317,9 +325,10 @@ std::string Loop::run(const std::atomic<int>& interrupt) {
     if (options_.export_every > 0 && seen % options_.export_every == 0) export_now();
   }
   session_.optimizer().flush();
+  write_outlook();
   std::string text = summary_.to_json(session_.engine().counters(), session_.store_facts(), ends && !last(),
                                       position_.steps_seen, session_.accelerator());
-  folder_.write_file(fmt::format("summary{}.json", suffix_of(options_.shards)), text);
+  folder_.write_file(name_for(options_.shards, "summary.json"), text);
   record_.write("end", fmt::format("\"step\":{},\"interrupted\":{}", position_.steps_seen, ends && !last()));
   record_.flush();
   return text;

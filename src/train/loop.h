@@ -52,6 +52,7 @@ class Loop {
   void watch_deviations(bool planned, std::uint64_t deviations);
   std::string clock_fields() const;
   void report(Pass pass, double loss, const Verdict& verdict, double lr, double seconds, const EngineCounters& now);
+  void write_outlook();
   void stop_when_never_finite();
   void commit();
   void keep_algorithms();

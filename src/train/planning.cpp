@@ -492,4 +492,12 @@ Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t
   return prepared;
 }
 
+std::optional<Prepared> prepare_changed(const TrainOptions& options, const ModelConfig& config,
+                                        std::uint64_t chunk_bytes, Accelerator* accelerator) {
+  StepCode code = make_step_code(config, options, chunk_bytes, accelerator);
+  const LeastBudget least = needed(code, options, frame_bytes_for(chunk_bytes));
+  if (!fits(least, options)) return std::nullopt;
+  return plan_for(std::move(code), least, options, config);
+}
+
 }  // namespace transload

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,9 +35,6 @@ void set_device_updates(StepCode& code, const TrainOptions& options, std::uint64
 /// Of several ranks: gathers are planned for `room` chunks at once; traces anew.
 void set_gather_room(StepCode& code, const TrainOptions& options, std::size_t room);
 
-/// The tier where collectives work.
-Tier comm_tier(const TrainOptions& options);
-
 /// The tier that computes.
 Tier compute_tier(const TrainOptions& options);
 
@@ -54,6 +52,10 @@ void resolve_memory(TrainOptions& options, const Accelerator* accelerator, std::
 /// budget is too small.
 Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes,
                  Accelerator* accelerator);
+
+/// The same for settings that differ from those of a run that holds its memory; nothing where a budget is too small.
+std::optional<Prepared> prepare_changed(const TrainOptions& options, const ModelConfig& config,
+                                        std::uint64_t chunk_bytes, Accelerator* accelerator);
 
 /// The input of the planner for one of the traces of `prepared`.
 PlanInput plan_input(const Prepared& prepared, const Trace& trace, const Rates& rates);

@@ -59,6 +59,12 @@ void refuse_non_folder(const std::string& path) {
 
 }  // namespace
 
+std::string name_for(const Shards& shards, const std::string& file) {
+  if (shards.rank == 0) return file;
+  const fs::path path = file;
+  return fmt::format("{}-r{}{}", path.stem().string(), shards.rank, path.extension().string());
+}
+
 void RunFolder::check_usable(const std::string& path) {
   refuse_non_folder(path);
   const std::string lock_path = path + "/" + kLockName;

@@ -14,6 +14,9 @@ namespace transload {
 /// In the run folder: algorithms of matrix products that an accelerator chose.
 inline constexpr const char* kAlgorithmsFile = "products.json";
 
+/// A rank's own file: rank 0's has the plain name, others' say "-r1" before the ending.
+std::string name_for(const Shards& shards, const std::string& file);
+
 class RunFolder {
  public:
   /// Creates the folder where it is missing and takes its lock. InputError: a file, in use (by which process); IoError:

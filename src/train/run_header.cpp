@@ -51,6 +51,13 @@ Json blocks_json(const std::vector<BlockSpec>& blocks) {
   return out;
 }
 
+Json shape_json(const StepShape& shape) {
+  return {{"batch", shape.batch},
+          {"length", shape.length},
+          {"accumulate", shape.accumulate},
+          {"recompute", shape.recompute == Recompute::layer ? "layer" : "none"}};
+}
+
 /// An object's inside, for a line that has an event's name before it.
 std::string inside(const Json& object) {
   const std::string text = object.dump();
@@ -97,6 +104,14 @@ std::string run_header(const TrainOptions& options, const Prepared& prepared, co
                  {"steps", options.steps},
                  {"steps_before", steps_before},
                  {"tokens_per_step", options.shape.samples_a_step() * options.shape.length},
+                 {"ranks",
+                  {{"rank", options.shards.rank},
+                   {"count", options.shards.count},
+                   {"here", options.ranks_here},
+                   {"transport", options.transport},
+                   {"tier", transload::name_of(options.comm_tier)},
+                   {"gather_room", prepared.code.gathers.empty() ? 0 : prepared.code.gathers.front().room}}},
+                 {"shape", shape_json(options.shape)},
                  {"device", transload::name_of(options.device)},
                  {"gpu", gpu_json(accelerator)},
                  {"policy", options.lru ? "lru" : "auto"},

@@ -45,16 +45,18 @@ Session::Session(const TrainOptions& options, const Prepared& prepared, const In
   make_streams();
   optimizer_ = std::make_unique<Optimizer>(
       *prepared.code.layout, *access_, *compute_, *host_,
-      Optimizer::Options{.clip_norm = options.clip_norm,
-                         .compute_tier = compute_tier(options),
-                         .gradients = accelerator_ == nullptr ? nullptr : accelerator_->make_gradient_kernels(),
-                         .update_tiers = prepared.code.update_tiers,
-                         .updates = accelerator_ == nullptr ? nullptr : accelerator_->make_update_kernels(),
-                         .exchange = {.communicator = &communicator_,
-                                      .stream = comm_.get(),
-                                      .tier = comm_tier(options),
-                                      .step = &step_,
-                                      .plans = prepared.code.gathers}},
+      Optimizer::Options{
+          .clip_norm = options.clip_norm,
+          .compute_tier = compute_tier(options),
+          .gradients = accelerator_ == nullptr ? nullptr : accelerator_->make_gradient_kernels(),
+          .update_tiers = prepared.code.update_tiers,
+          .updates = accelerator_ == nullptr ? nullptr : accelerator_->make_update_kernels(),
+          .exchange = {.communicator = &communicator_,
+                       .stream = comm_.get(),
+                       .tier = options.comm_tier,
+                       .step = &step_,
+                       .plans = prepared.code.gathers},
+          .sums = options.comm_tier == Tier::host ? nullptr : accelerator_->make_gradient_kernels(*comm_inner_)},
       prepared.code.transformer->contributions());
   begin_state(resume, observer);
 }
@@ -122,7 +124,9 @@ void Session::make_streams() {
   host_ = std::make_unique<BusyStream>(*host_inner_, Lane::host, &timeline_);
   // One rank has no collectives; several run them beside computation.
   if (communicator_.size() == 1) comm_inner_ = std::make_unique<InlineStream>();
-  if (communicator_.size() > 1) comm_inner_ = std::make_unique<QueueStream>();
+  if (communicator_.size() > 1)
+    comm_inner_ =
+        options_.comm_tier == Tier::device ? accelerator_->make_comm_stream() : std::make_unique<QueueStream>();
   comm_ = std::make_unique<BusyStream>(*comm_inner_, Lane::comm, &timeline_);
 }
 

@@ -46,7 +46,7 @@ class Session {
   std::uint64_t time_by_events(bool on) {
     return accelerator_ == nullptr ? 0 : accelerator_->device().time_by_events(on);
   }
-  const Accelerator* accelerator() const { return accelerator_; }
+  Accelerator* accelerator() const { return accelerator_; }
   const Rates& rates() const { return rates_; }
   Communicator& communicator() { return communicator_; }
   /// What the next collectives are for, should this rank be lost.

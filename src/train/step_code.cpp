@@ -9,8 +9,6 @@
 
 namespace transload {
 
-Tier comm_tier(const TrainOptions&) { return Tier::host; }
-
 Tier compute_tier(const TrainOptions& options) { return options.device == DeviceKind::cpu ? Tier::host : Tier::device; }
 
 namespace {
@@ -25,7 +23,7 @@ class DryTrainer {
                    {.clip_norm = options.clip_norm,
                     .compute_tier = compute_tier(options),
                     .update_tiers = code.update_tiers,
-                    .exchange = {.stream = &dry_.stream(), .tier = comm_tier(options), .plans = code.gathers}},
+                    .exchange = {.stream = &dry_.stream(), .tier = options.comm_tier, .plans = code.gathers}},
                    code.transformer->contributions()),
         batches_(static_cast<std::size_t>(options.shape.accumulate)),
         hyper_(code.layout->params().size()) {}

@@ -28,6 +28,7 @@ class Summary {
   void evaluated(std::uint64_t step, double loss) { evaluations_.emplace_back(step, loss); }
   /// The limit of a steady-state step: what its kernels took and the least bytes of each link at the measured rates.
   StepTime limit() const;
+  std::size_t steady_steps() const { return steady_s_.size(); }  ///< seen, of the last 256
   /// Median of steady-state steps (of all while there is none); 0 before the first.
   double step_s_median() const;
   /// Limit over median; 0 while not known. The limit is a simulation: computed anew while the medians still move.

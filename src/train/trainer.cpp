@@ -139,11 +139,14 @@ void resolve_batch(TrainOptions& options) {
 void agree_on_memory(TrainOptions& options, Communicator& communicator, std::vector<std::string>& notes) {
   if (communicator.size() == 1) return;
   const std::uint64_t buffers = communicator.memory_bytes();
-  if (options.host_memory <= buffers)
-    throw BudgetError(fmt::format("The ranks' buffers take {} and --host-memory gives {}.", format_size(buffers),
-                                  format_size(options.host_memory)),
-                      buffers, options.host_memory);
-  std::uint64_t mine[] = {options.host_memory - buffers, options.device_memory};
+  const bool on_device = communicator.tier() == Tier::device;
+  std::uint64_t mine[] = {options.host_memory, options.device_memory};
+  std::uint64_t& charged = mine[on_device ? 1 : 0];
+  if (charged <= buffers)
+    throw BudgetError(fmt::format("The ranks' buffers take {} and --{}-memory gives {}.", format_size(buffers),
+                                  on_device ? "device" : "host", format_size(charged)),
+                      buffers, charged);
+  charged -= buffers;
   std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(communicator.size()));
   communicator.exchange(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
   for (std::size_t i = 0; i < all.size(); ++i) mine[i % 2] = std::min(mine[i % 2], all[i]);
@@ -154,15 +157,12 @@ void agree_on_memory(TrainOptions& options, Communicator& communicator, std::vec
                               communicator.note().empty() ? "" : fmt::format(" ({})", communicator.note())));
 }
 
-/// Records and summaries that an earlier start on more ranks left.
-void remove_files_of_ranks(const std::string& run, std::uint32_t ranks) {
+/// Summaries that an earlier start on more ranks left. Their records stay: they are what happened.
+void remove_summaries(const std::string& run, std::uint32_t ranks) {
+  const std::filesystem::path folder = run;
   std::error_code ignored;
-  for (std::uint32_t rank = ranks;; ++rank) {
-    const std::filesystem::path folder = run;
-    const bool summary = std::filesystem::remove(folder / fmt::format("summary-r{}.json", rank), ignored);
-    if (!std::filesystem::remove(folder / fmt::format("record-r{}.jsonl", rank), ignored) && !summary && rank > 0)
-      return;
-  }
+  for (; path_exists((folder / name_for({ranks, ranks + 1}, "record.jsonl")).string()); ++ranks)
+    std::filesystem::remove(folder / name_for({ranks, ranks + 1}, "summary.json"), ignored);
 }
 
 struct Trainer::Impl {
@@ -187,6 +187,8 @@ struct Trainer::Impl {
     const Place& place = communicator.place();
     options.shards = {static_cast<std::uint32_t>(place.rank), static_cast<std::uint32_t>(place.size)};
     options.ranks_here = static_cast<std::uint32_t>(place.local_size);
+    options.comm_tier = communicator.tier();
+    options.transport = communicator.transport();
     check_settings(options);
     resolve_batch(options);
     check_same_settings(options, communicator);
@@ -200,7 +202,7 @@ struct Trainer::Impl {
     }
     inputs = open_model(options);
     if (options.resume) resume = resume_point(options, inputs, stores->meta());
-    if (options.device == DeviceKind::cuda) accelerator = open_accelerator();
+    if (options.device == DeviceKind::cuda) accelerator = open_accelerator(place.local_rank);
     open_data(options, inputs);
     check_same_inputs(inputs, communicator);
     if (resume) check_resumed_data(options, inputs, *resume);
@@ -230,7 +232,7 @@ struct Trainer::Impl {
 
   /// Products as before the interruption, where the same library and device still make them.
   void use_algorithms() const {
-    const std::string path = options.run + "/" + kAlgorithmsFile;
+    const std::string path = options.run + "/" + name_for(options.shards, kAlgorithmsFile);
     const bool known = os::kind_of(path) != os::PathKind::missing;
     if (known && accelerator->use_algorithms(read_text_file(path, kMostAlgorithmsBytes))) return;
     if (observer.say)
@@ -249,7 +251,7 @@ struct Trainer::Impl {
     const RunFolder folder(options.run, leads ? RunFolder::Use::lead : RunFolder::Use::join);
     saved.chunk_size = options.chunk_size;
     if (leads) folder.write_file("config.toml", config_toml(saved));
-    if (leads) remove_files_of_ranks(options.run, options.shards.count);
+    if (leads) remove_summaries(options.run, options.shards.count);
     communicator.barrier();  // the folder is there and locked
     if (stores) stores->reclaim();
     if (observer.planned) observer.planned(prepared.plan);

@@ -49,6 +49,8 @@ struct TrainOptions {
   std::uint64_t global_batch = 0;  ///< samples of a step on all ranks; 0: batch × accumulate on each
   Shards shards;                   ///< this rank, of how many
   std::uint32_t ranks_here = 1;    ///< that share this machine's memory
+  Tier comm_tier = Tier::host;     ///< where collectives work
+  std::string transport;           ///< in words
   double timeout_s = 60;           ///< after which a silent rank is lost
   Reduction reduction = Reduction::tree;
   int threads = 0;  ///< 0: all the process may use

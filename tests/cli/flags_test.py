@@ -44,7 +44,7 @@ class Flags(Case):
         self.assertRegex(run("--version").stdout, r"^transload \d+\.\d+\.\d+$")
 
     def test_help_has_examples(self):
-        for command in ("train", "plan", "probe", "verify", "export"):
+        for command in ("train", "plan", "report", "probe", "verify", "export"):
             done = run(command, "--help")
             self.assertEqual(done.returncode, 0)
             self.assertIn("Example", done.stdout)

@@ -34,6 +34,7 @@ class NcclCommunicator final : public Communicator {
   const char* transport() const override { return "NCCL"; }
   std::string note() const override;
   std::uint64_t memory_bytes() const override { return 2 * room_bytes_; }
+  Tier tier() const override { return Tier::device; }
   void all_gather(const BlockView& in, const BlockView& out, Stream& stream) override;
   void reduce_scatter(const BlockView& in, const BlockView& out, Dtype pieces, Stream& stream) override;
   void broadcast(const BlockView& data, int root, Stream& stream) override;

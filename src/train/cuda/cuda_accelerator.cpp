@@ -4,7 +4,12 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/size.h"
+#ifdef TRANSLOAD_HAVE_NCCL
+#include "comm/cuda/nccl_communicator.h"
+#endif
+#include "kernels/cuda/kernels.h"
 #include "train/accelerator.h"
 #include "train/cuda/cuda_kernels.h"
 #include "train/rates.h"
@@ -13,7 +18,8 @@ namespace transload::cuda {
 namespace {
 
 constexpr std::size_t kStreamCapacity = 1024;
-constexpr std::uint64_t kProbeBytes = 256 * MiB;  // each way
+constexpr std::uint64_t kProbeBytes = 256 * MiB;                  // each way
+[[maybe_unused]] constexpr std::uint64_t kPieceBytes = 32 * MiB;  // of collectives, at once
 
 AcceleratorFacts facts_of(const DeviceFacts& device) {
   AcceleratorFacts facts;
@@ -34,7 +40,8 @@ HostMemoryFacts host_memory_of(const CudaDevice& device) {
 
 class CudaAccelerator final : public Accelerator {
  public:
-  CudaAccelerator() : context_(std::make_shared<CudaContext>(0)), facts_(facts_of(context_->device.facts())) {
+  explicit CudaAccelerator(int ordinal)
+      : context_(std::make_shared<CudaContext>(ordinal)), facts_(facts_of(context_->device.facts())) {
     facts_.free_bytes = context_->device.free_bytes();  // the context and the products' library are loaded now
     facts_.taken_bytes = facts_.total_bytes - facts_.free_bytes;
   }
@@ -48,6 +55,10 @@ class CudaAccelerator final : public Accelerator {
   }
   std::unique_ptr<StepKernels> make_kernels(Dtype dtype) override { return make_cuda_kernels(dtype, context_); }
   std::shared_ptr<GradientKernels> make_gradient_kernels() override { return make_cuda_gradient_kernels(context_); }
+  std::unique_ptr<Stream> make_comm_stream() override { return context_->device.make_stream(kStreamCapacity); }
+  std::shared_ptr<GradientKernels> make_gradient_kernels(Stream& stream) override {
+    return make_cuda_gradient_kernels(context_, static_cast<CudaStream*>(&stream));
+  }
   std::shared_ptr<UpdateKernels> make_update_kernels() override { return make_cuda_update_kernels(context_); }
   std::string algorithms() const override { return context_->products.to_json(); }
   std::size_t algorithm_count() const override { return context_->products.size(); }
@@ -58,7 +69,41 @@ class CudaAccelerator final : public Accelerator {
   AcceleratorFacts facts_;
 };
 
-std::unique_ptr<Accelerator> open() { return std::make_unique<CudaAccelerator>(); }
+/// A local rank's device is the one of that number among the visible ones; where there is none, the first says why.
+int ordinal_of(int local_rank) {
+  std::string reason;
+  const auto devices = static_cast<int>(list_devices(&reason).size());
+  if (devices > 0 && local_rank >= devices)
+    throw InputError(fmt::format("This is rank {} on its machine, where {} GPU{} visible: one rank a GPU.", local_rank,
+                                 devices, devices == 1 ? " is" : "s are"));
+  return local_rank;
+}
+
+std::unique_ptr<Accelerator> open(int local_rank) { return std::make_unique<CudaAccelerator>(ordinal_of(local_rank)); }
+
+#ifdef TRANSLOAD_HAVE_NCCL
+void sum_pieces(const std::byte* pieces, std::uint64_t stride, int count, std::byte* out, std::uint64_t elements,
+                Dtype type, cudaStream_t stream) {
+  const auto sum = [&]<class T>(const T* in, T* to) {
+    kernels::cuda::tree_sum(in, static_cast<std::int64_t>(stride), count, to, static_cast<std::int64_t>(elements),
+                            stream);
+  };
+  if (type == Dtype::f32)
+    sum(reinterpret_cast<const float*>(pieces), reinterpret_cast<float*>(out));
+  else
+    sum(reinterpret_cast<const bf16*>(pieces), reinterpret_cast<bf16*>(out));
+}
+
+std::unique_ptr<Communicator> connect(const Launch& launch, const CommOptions& options) {
+  NcclOptions nccl{.comm = options, .sum = &sum_pieces};
+  nccl.device = ordinal_of(launch.local_rank.value_or(launch.place.rank));
+  nccl.comm.largest_bytes = kPieceBytes;
+  return make_nccl_communicator(launch, nccl);
+}
+constexpr auto kConnect = &connect;
+#else
+constexpr std::unique_ptr<Communicator> (*kConnect)(const Launch&, const CommOptions&) = nullptr;
+#endif
 
 std::vector<AcceleratorFacts> list(std::string* reason) {
   std::vector<AcceleratorFacts> all;
@@ -75,6 +120,6 @@ AcceleratorLinks measure(int ordinal) {
 
 }  // namespace
 
-void announce() { announce_accelerators({.open = &open, .list = &list, .measure = &measure}); }
+void announce() { announce_accelerators({.open = &open, .connect = kConnect, .list = &list, .measure = &measure}); }
 
 }  // namespace transload::cuda

@@ -22,8 +22,9 @@ struct Squares {
 
 class CudaGradients final : public GradientKernels {
  public:
-  explicit CudaGradients(std::shared_ptr<CudaContext> context)
+  CudaGradients(std::shared_ptr<CudaContext> context, CudaStream* stream)
       : context_(std::move(context)),
+        stream_(stream),
         squares_(*context_, sizeof(Squares), true),
         run_sums_(*context_, k::run_count(kSliceElements) * sizeof(double), false) {}
 
@@ -70,7 +71,7 @@ class CudaGradients final : public GradientKernels {
   }
 
  private:
-  cudaStream_t stream() const { return context_->stream(); }
+  cudaStream_t stream() const { return stream_ == nullptr ? context_->stream() : stream_->get(); }
 
   /// fn(data, elements before it in the range, count).
   template <class T, class Fn>
@@ -93,14 +94,15 @@ class CudaGradients final : public GradientKernels {
   }
 
   std::shared_ptr<CudaContext> context_;
+  CudaStream* stream_;  // null: the compute stream
   CudaBuffer squares_, run_sums_;
   bool fresh_ = true;  ///< nothing was added since the sum was taken
 };
 
 }  // namespace
 
-std::shared_ptr<GradientKernels> make_cuda_gradient_kernels(std::shared_ptr<CudaContext> context) {
-  return std::make_shared<CudaGradients>(std::move(context));
+std::shared_ptr<GradientKernels> make_cuda_gradient_kernels(std::shared_ptr<CudaContext> context, CudaStream* stream) {
+  return std::make_shared<CudaGradients>(std::move(context), stream);
 }
 
 }  // namespace transload::cuda

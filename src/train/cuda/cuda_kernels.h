@@ -13,7 +13,9 @@ namespace transload::cuda {
 
 /// Takes device memory in the first task that needs some, not before.
 std::unique_ptr<StepKernels> make_cuda_kernels(Dtype dtype, std::shared_ptr<CudaContext> context);
-std::shared_ptr<GradientKernels> make_cuda_gradient_kernels(std::shared_ptr<CudaContext> context);
+/// In `stream`; null: the compute stream.
+std::shared_ptr<GradientKernels> make_cuda_gradient_kernels(std::shared_ptr<CudaContext> context,
+                                                            CudaStream* stream = nullptr);
 std::shared_ptr<UpdateKernels> make_cuda_update_kernels(std::shared_ptr<CudaContext> context);
 
 }  // namespace transload::cuda
