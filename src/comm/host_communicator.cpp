@@ -24,7 +24,8 @@ struct Header {
   std::uint64_t call = 0;    ///< collectives of this plane so far
   std::uint64_t bytes = 0;   ///< of the whole
   std::uint64_t offset = 0;  ///< of this piece
-  std::array<std::byte, 32> padding{};
+  std::int64_t chunk = -1;   ///< as published: chunks of one size are told apart
+  std::array<std::byte, 24> padding{};
 };
 static_assert(sizeof(Header) == 64);
 
@@ -48,6 +49,7 @@ struct HostCommunicator::Transfer {
   std::uint64_t bytes;
   bool scattered = false;  ///< a message of its own for each rank
   int root = -1;
+  std::int64_t chunk = -1;
   /// Writes bytes [offset, offset + n) for rank `to` (scattered), or for all.
   std::function<void(std::byte* message, int to, std::uint64_t offset, std::uint64_t n)> write;
   /// Scattered: where this rank's own bytes lie in one run, so that they need not be written; else null.
@@ -66,7 +68,7 @@ struct HostCommunicator::Transfer {
   Piece post(Plane& plane, int rank, int size, std::uint64_t offset, std::uint64_t most);
   void take(Plane& plane, int rank, int size, const Piece& piece);
   Header header(const Plane& plane, std::uint64_t offset) const {
-    return {kind, detail, plane.call, bytes, offset, {}};
+    return {kind, detail, plane.call, bytes, offset, chunk, {}};
   }
 };
 
@@ -101,9 +103,10 @@ void HostCommunicator::Transfer::take(Plane& plane, int rank, int size, const Pi
     std::memcpy(&theirs, message, kHeader);
     TRANSLOAD_CHECK(
         std::memcmp(&theirs, &mine, kHeader) == 0,
-        "rank {} is at collective {} (kind {}/{}, {} bytes, at {}), rank {} at {} (kind {}/{}, {} bytes, at {})", from,
-        theirs.call, static_cast<int>(theirs.kind), theirs.detail, theirs.bytes, theirs.offset, rank, mine.call,
-        static_cast<int>(kind), detail, bytes, mine.offset);
+        "rank {} is at collective {} (kind {}/{}, chunk {}, {} bytes, at {}), rank {} at {} (kind {}/{}, chunk {}, {} "
+        "bytes, at {})",
+        from, theirs.call, static_cast<int>(theirs.kind), theirs.detail, theirs.chunk, theirs.bytes, theirs.offset,
+        rank, mine.call, static_cast<int>(kind), detail, chunk, bytes, mine.offset);
     messages[static_cast<std::size_t>(from)] = message + kHeader;
   }
   read({messages.data(), static_cast<std::size_t>(size)}, piece.offset, piece.n);
@@ -152,6 +155,7 @@ void HostCommunicator::all_gather(const BlockView& in, const BlockView& out, Str
                   shard, out.bytes());
   const auto place_of = [&](int r) { return static_cast<std::uint64_t>(r) * shard; };
   Transfer transfer{Kind::all_gather, 0, shard};
+  transfer.chunk = chunk_.load(std::memory_order_relaxed);
   transfer.write = [&](std::byte* message, int, std::uint64_t offset, std::uint64_t n) {
     in.copy_out(message, offset, offset + n);
   };
@@ -170,6 +174,7 @@ void HostCommunicator::reduce_scatter(const BlockView& in, const BlockView& out,
                   shard);
   TRANSLOAD_CHECK(shard % size_of(pieces) == 0, "{} bytes of {}", shard, name_of(pieces));
   Transfer transfer{Kind::reduce_scatter, static_cast<std::uint32_t>(pieces), shard, true};
+  transfer.chunk = chunk_.load(std::memory_order_relaxed);
   transfer.write = [&](std::byte* message, int to, std::uint64_t offset, std::uint64_t n) {
     const std::uint64_t begin = static_cast<std::uint64_t>(to) * shard + offset;
     in.copy_out(message, begin, begin + n);
@@ -213,7 +218,10 @@ void HostCommunicator::exchange(std::span<const std::byte> mine, std::span<std::
   transfer.run(*control_, rank(), size());
 }
 
-void HostCommunicator::publish(const Status& status) { parts_.monitor->publish(status); }
+void HostCommunicator::publish(const Status& status) {
+  chunk_.store(status.chunk, std::memory_order_relaxed);
+  parts_.monitor->publish(status);
+}
 void HostCommunicator::fail(const std::string& why) { parts_.monitor->fail(why); }
 
 }  // namespace transload

@@ -4,6 +4,7 @@
 // Ownership: the monitor, the mailboxes and what they stand on.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -44,6 +45,7 @@ class HostCommunicator final : public Communicator {
   struct Transfer;
   Parts parts_;
   std::unique_ptr<Plane> data_, control_;
+  std::atomic<std::int64_t> chunk_{-1};  ///< published by the task of the collective that follows
 };
 
 /// make_communicator of several ranks.
