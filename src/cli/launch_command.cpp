@@ -89,7 +89,7 @@ class Children {
     }
   }
 
-  /// The first status that is not 0, or 0.
+  /// The first status that is not 0, or 0. A refusal or an interruption is the cause where other ranks then failed.
   int wait() {
     while (left() > 0) {
       reap();
@@ -118,7 +118,7 @@ class Children {
       if (status == 0) continue;
       if (!failed_) failed_at_ = Clock::now();
       failed_ = true;
-      if (status_ == 0) status_ = status;
+      if (status_ == 0 || status_ == kFailed) status_ = status;
     }
   }
 

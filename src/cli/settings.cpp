@@ -155,7 +155,12 @@ void add_memory(std::vector<Setting>& s) {
 void add_ranks(std::vector<Setting>& s) {
   const std::string group = "Many ranks (mpirun, torchrun, srun, or transload launch)";
   s.push_back({"timeout", "TIME", group, "after which a rank that says nothing is lost and the run ends (60s)", false,
-               [](TrainOptions& o, Text v, Text w) { o.timeout_s = parse_duration(v, w); }});
+               [](TrainOptions& o, Text v, Text w) {
+                 o.timeout_s = parse_duration(v, w);
+                 // Clocks count nanoseconds in 63 bits, and multiples of it are waited for.
+                 if (o.timeout_s > 1000 * 3600)
+                   throw InputError(fmt::format("{} must be at most 1000h, not {}.", w, v));
+               }});
   s.push_back({"reduction", "HOW", group,
                "tree (default): gradients are summed in an order fixed by rank | library: in NCCL's, whose bits depend "
                "on the topology",

@@ -49,21 +49,31 @@ std::string resume_hint(const TrainOptions& options) {
   return fmt::format("To go on: transload train --run {} --resume", shell_word(options.run));
 }
 
+/// What a run that ended because of another rank left on disk.
+const char* what_is_left(const TrainOptions& options) {
+  if (options.nvme_capacity == 0) return "";
+  return options.durable ? " The stores are as last committed."
+                         : " Stores kept with --durability none can be opened again only after a clean end.";
+}
+
 }  // namespace
 
-/// One rank of several that does not print.
-int train_silently(const TrainOptions& options, Communicator& communicator, const std::atomic<int>& interrupts) {
+/// One rank of several that does not print. `begun`: the run folder and its inputs are in order.
+int train_silently(const TrainOptions& options, Communicator& communicator, const std::atomic<int>& interrupts,
+                   bool& begun) {
   Trainer trainer(options, {}, &communicator);
+  begun = true;
   const nlohmann::json summary = nlohmann::json::parse(trainer.run(interrupts));
   return summary.value("interrupted", false) ? kInterrupted : kDone;
 }
 
-int train(const TrainOptions& options, Communicator& communicator, const std::atomic<int>& interrupts) {
-  if (communicator.rank() > 0) return train_silently(options, communicator, interrupts);
+int train(const TrainOptions& options, Communicator& communicator, const std::atomic<int>& interrupts, bool& begun) {
+  if (communicator.rank() > 0) return train_silently(options, communicator, interrupts, begun);
   Console console;
   if (const std::string lost = take_lost_rank(options.run); !lost.empty())
     console.say("The last start of this run ended early: " + lost);
   Trainer trainer(options, observe(console), &communicator);
+  begun = true;
   console.say(start_text(trainer.plan(), trainer.options()));
   const nlohmann::json summary = nlohmann::json::parse(trainer.run(interrupts));
   console.finish_line();
@@ -83,13 +93,13 @@ int run_train(const TrainOptions& options) {
       connect(launch, {.largest_bytes = UINT64_MAX / 2,
                        .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_s * 1e3)),
                        .reduction = options.reduction});
+  bool begun = false;
   try {
-    return train(options, *communicator, interrupts);
+    return train(options, *communicator, interrupts, begun);
   } catch (const RankLostError& error) {
     // Nobody can be waited for any more, at exit neither (comm/communicator.h).
-    keep_lost_rank(options.run, error.what());
-    fmt::print(stderr, "transload: rank {}: {}{}\n", communicator->rank(), error.what(),
-               options.nvme_capacity == 0 ? "" : " The stores are as last committed.");
+    if (begun) keep_lost_rank(options.run, error.what());  // a start that was refused may name another's folder
+    fmt::print(stderr, "transload: rank {}: {}{}\n", communicator->rank(), error.what(), what_is_left(options));
     std::fflush(nullptr);
     std::_Exit(kFailed);
   } catch (const std::exception& error) {

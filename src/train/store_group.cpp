@@ -49,6 +49,23 @@ std::optional<GroupFile> own_group(const StorePlaces& places, const std::vector<
   return group;
 }
 
+/// A store that group.json names for another rank than it was made for. Shards of two ranks have the same sizes: only
+/// what a store says of itself tells them apart.
+std::string complaint_of_ranks(const GroupFile& group, const std::vector<FoundStore>& found, const std::string& run) {
+  for (std::uint32_t rank = 0; rank < group.ranks(); ++rank) {
+    for (const FoundStore& store : found) {
+      if (!store.is(group.stores[rank])) continue;
+      const StoreMark& mark = store.last ? *store.last : *store.prepared;
+      if (mark.rank == rank && mark.ranks == group.ranks()) continue;
+      return fmt::format(
+          "{} has {:016x} as the store of rank {} of {}, which contradicts the store: {}. Restore {} from "
+          "a copy.",
+          group_path(run), group.stores[rank], rank, group.ranks(), store.text(), group_path(run));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 RunStores::RunStores(StorePlaces places, Peers& peers)
@@ -96,7 +113,9 @@ std::string RunStores::complaint_of_newer() const {
 }
 
 void RunStores::agree_on_places() {
-  Json mine = {{"seen", ""}, {"problem", complaint_of_newer()}};
+  const std::string newer = complaint_of_newer();
+  Json mine = {{"seen", ""},
+               {"problem", newer.empty() && current_ ? complaint_of_ranks(*current_, found_, places_.run) : newer}};
   std::string bits;
   for (std::uint32_t r = 0; current_ && r < current_->ranks(); ++r) bits += find(r) != nullptr ? '1' : '0';
   mine["seen"] = bits;
@@ -173,7 +192,7 @@ CheckpointMeta RunStores::meta() const {
     text.resize(bytes);
     peers_.broadcast(std::as_writable_bytes(std::span(text.data(), text.size())), sender);
   }
-  if (problem.empty() && text.empty()) problem = fmt::format("No rank sees the store of rank 0 of {}.", places_.run);
+  if (problem.empty() && text.empty()) problem = missing().front();  // rank 0's
   if (!problem.empty()) throw DamageError(problem);
   return parse_meta(text, places_.run);
 }

@@ -135,6 +135,18 @@ void resolve_batch(TrainOptions& options) {
   shape.accumulate = accumulate;
 }
 
+/// The least budget in terms of the flag, which pays for the ranks' buffers as well.
+[[noreturn]] void refuse_with_buffers(const BudgetError& error, const TrainOptions& options,
+                                      const Communicator& communicator) {
+  const bool on_device = communicator.tier() == Tier::device;
+  if (communicator.size() == 1 || error.given_bytes != (on_device ? options.device_memory : options.host_memory))
+    throw error;
+  const std::uint64_t buffers = communicator.memory_bytes(), all = error.needed_bytes + buffers;
+  throw BudgetError(fmt::format("{} The ranks' buffers of {} come on top of that: --{}-memory {}KiB in all.",
+                                error.what(), format_size(buffers), on_device ? "device" : "host", ceil_div(all, KiB)),
+                    all, error.given_bytes + buffers);
+}
+
 /// All ranks plan from the same budgets, the least of theirs; the communicator's buffers come out of the host's.
 void agree_on_memory(TrainOptions& options, Communicator& communicator, std::vector<std::string>& notes) {
   if (communicator.size() == 1) return;
@@ -143,8 +155,8 @@ void agree_on_memory(TrainOptions& options, Communicator& communicator, std::vec
   std::uint64_t mine[] = {options.host_memory, options.device_memory};
   std::uint64_t& charged = mine[on_device ? 1 : 0];
   if (charged <= buffers)
-    throw BudgetError(fmt::format("The ranks' buffers take {} and --{}-memory gives {}.", format_size(buffers),
-                                  on_device ? "device" : "host", format_size(charged)),
+    throw BudgetError(fmt::format("The ranks' buffers alone take {} and --{}-memory gives {}. Give more than that.",
+                                  format_size(buffers), on_device ? "device" : "host", format_size(charged)),
                       buffers, charged);
   charged -= buffers;
   std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(communicator.size()));
@@ -210,7 +222,11 @@ struct Trainer::Impl {
     resolve_memory(options, accelerator.get(), notes);
     saved = options;  // with the budget that is given, not what the ranks' buffers leave
     agree_on_memory(options, communicator, notes);
-    prepared = prepare(options, inputs.config, resume ? resume->chunk_bytes : options.chunk_size, accelerator.get());
+    try {
+      prepared = prepare(options, inputs.config, resume ? resume->chunk_bytes : options.chunk_size, accelerator.get());
+    } catch (const BudgetError& error) {
+      refuse_with_buffers(error, options, communicator);
+    }
     prepared.plan.notes.insert(prepared.plan.notes.begin(), notes.begin(), notes.end());
     if (stored) check_capacity(options, prepared.plan);
     if (stores) {
