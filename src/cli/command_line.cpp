@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "cli/box.h"
 #include "cli/commands.h"
 #include "cli/nearest.h"
 #include "cli/settings.h"
@@ -32,10 +33,13 @@ const char* const kTrainExamples =
     "Sizes: 2GiB is 2 x 2^30 bytes, 2GB is 2 x 10^9, a bare number is bytes. Interrupt once to stop after the step,\n"
     "committed; twice to leave at once.";
 const char* const kPlanExamples =
-    "Takes the flags of train; takes no memory and writes nothing.\n"
+    "Takes the flags of train; takes no memory and writes nothing but what --probe measured, to the cache folder.\n"
     "Examples:\n"
     "  transload plan --model llama-1b --data book.txt --run runs/big --host-memory 1536MiB\n"
-    "  transload plan --config run.toml --device emulated --device-memory 1GiB";
+    "  transload plan --config run.toml --device emulated --device-memory 1GiB\n"
+    "  transload plan --model llama-7b --data book.txt --box examples/boxes/rtx4090.toml --search\n"
+    "  transload plan --model llama-7b --data book.txt --box examples/boxes/rtx4090.toml --ranks 1..4096 --html "
+    "ranks.html";
 
 /// The flags of a command that takes settings (train, plan).
 struct SettingsCommand {
@@ -64,7 +68,7 @@ void add_settings(SettingsCommand& command) {
   }
 }
 
-TrainOptions options_of(const SettingsCommand& command, const std::string& run_if_none) {
+GivenSettings flags_of(const SettingsCommand& command) {
   GivenSettings flags;
   for (const auto& [name, count] : command.switches)
     if (count > 0) flags[name] = {{"true"}, "--" + name};
@@ -74,8 +78,12 @@ TrainOptions options_of(const SettingsCommand& command, const std::string& run_i
       throw InputError(fmt::format("--{} is given twice: {} and {}.", name, values[0], values[1]));
     flags[name] = {values, "--" + name};
   }
+  return flags;
+}
+
+GivenSettings config_of(const SettingsCommand& command) {
   if (command.config.size() > 1) throw InputError("--config is given twice; one file is read.");
-  return resolve(flags, command.config.empty() ? GivenSettings{} : read_toml(command.config.front()), run_if_none);
+  return command.config.empty() ? GivenSettings{} : read_toml(command.config.front());
 }
 
 /// What CLI11 could not place: an unknown flag or a word too many.
@@ -121,6 +129,7 @@ class CommandLine {
     add_settings(train_);
     plan_.app = command("plan", "say what fits, where each byte lives and what moves; no training", kPlanExamples);
     add_settings(plan_);
+    add_plan();
     add_probe();
     add_verify();
     add_export();
@@ -162,6 +171,37 @@ class CommandLine {
     sub->footer(footer);
     sub->allow_extras();
     return sub;
+  }
+
+  void add_plan() {
+    const std::string group = "The plan";
+    plan_.app->add_option("--box", asked_.box, "a machine that is not this one; examples/boxes has some")
+        ->type_name("FILE.toml")
+        ->group(group);
+    plan_.app->add_option("--ranks", asked_.ranks, "table of the closed form for so many ranks, such as 1..4096")
+        ->type_name("A..B")
+        ->group(group);
+    plan_.app->add_option("--html", asked_.html, "the table of --ranks as a page with a plot")
+        ->type_name("FILE")
+        ->group(group);
+    plan_.app->add_flag("--search", asked_.search, "chunk size, recomputation and micro-batch for the most tokens/s")
+        ->group(group);
+    plan_.app->add_flag("--probe", asked_.probe, "measure this machine for this plan first (seconds), and keep it")
+        ->group(group);
+    plan_.app->add_flag("--json", asked_.json, "as JSON")->group(group);
+  }
+  TrainOptions train_options() { return resolve(flags_of(train_), config_of(train_), ""); }
+  /// A box gives the budgets that neither flag nor file names.
+  PlanArguments plan_arguments() {
+    PlanArguments arguments = asked_;
+    GivenSettings flags = flags_of(plan_), config = config_of(plan_);
+    if (!asked_.box.empty()) {
+      flags.insert(config.begin(), config.end());
+      config.clear();
+      fill_from_box(read_box(asked_.box), flags);
+    }
+    arguments.options = resolve(flags, config, "a-run-to-come");
+    return arguments;
   }
 
   void add_probe() {
@@ -239,12 +279,12 @@ class CommandLine {
 
   int dispatch(const std::string& name) {
     if (name == "launch") return run_launch(launch_);
-    if (name == "train") return run_train(options_of(train_, ""));
+    if (name == "train") return run_train(train_options());
     return whole_output(run_reader(name));
   }
 
   int run_reader(const std::string& name) {
-    if (name == "plan") return run_plan(options_of(plan_, "a-run-to-come"));
+    if (name == "plan") return run_plan(plan_arguments());
     if (name == "probe") return run_probe(probe_);
     if (name == "verify") {
       verify_.run = need(run_words_, "The run folder");
@@ -264,6 +304,7 @@ class CommandLine {
 
   CLI::App app_;
   SettingsCommand train_, plan_;
+  PlanArguments asked_;  // without the options
   ProbeArguments probe_;
   VerifyArguments verify_;
   ExportArguments export_;

@@ -15,7 +15,15 @@ inline constexpr int kDone = 0, kFailed = 1, kWrongInput = 2, kInterrupted = 130
 int transload_main(int argc, char** argv);
 
 int run_train(const TrainOptions& options);
-int run_plan(const TrainOptions& options);
+
+struct PlanArguments {
+  TrainOptions options;
+  std::string box;    ///< file; empty: this machine
+  std::string ranks;  ///< "1..4096"; empty: no table
+  std::string html;   ///< file for the table's plot
+  bool probe = false, json = false, search = false;
+};
+int run_plan(const PlanArguments& arguments);
 
 struct LaunchArguments {
   int ranks = 0;

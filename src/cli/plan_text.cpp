@@ -143,6 +143,10 @@ std::string trimmed(std::string text) {
 
 }  // namespace
 
+double endurance_bytes(const std::string& folder) {
+  return kEnduranceBytesPerByte * static_cast<double>(drive_bytes(folder));
+}
+
 std::string wear_text(std::uint64_t bytes, const std::string& folder, double step_s, std::uint64_t steps) {
   if (bytes == 0) return "Nothing is written to NVMe in a step (commits are extra).\n";
   const std::uint64_t drive = drive_bytes(folder);
@@ -172,14 +176,14 @@ std::string start_text(const RunPlan& plan, const TrainOptions& options) {
   return trimmed(text + notes_text(plan));
 }
 
-std::string plan_text(const RunPlan& plan, const TrainOptions& options) {
+std::string plan_text(const RunPlan& plan, const TrainOptions& options, double step_s, bool here) {
   std::string text = head_line(plan, options) + plane_table(plan);
   text += fmt::format("  durable {}, within a step {}, workspace {}\n", format_size(plan.durable_bytes),
                       format_size(plan.transient_bytes), format_size(plan.workspace_bytes));
   text += updates_text(plan) + link_table(plan) + budget_table(plan) + binds_text(plan) + store_text(plan, options);
-  if (options.nvme_capacity != 0)
+  if (options.nvme_capacity != 0 && here)
     text += wear_text(plan.plan.bytes[static_cast<int>(Link::nvme_write)],
-                      options.nvme.empty() ? options.run : options.nvme, 0, options.steps);
+                      options.nvme.empty() ? options.run : options.nvme, step_s, options.steps);
   return text + notes_text(plan);
 }
 

@@ -1,4 +1,4 @@
-// train and plan: settings in, texts out, signals between.
+// train: settings in, texts out, signals between.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -106,14 +106,6 @@ int run_train(const TrainOptions& options) {
     communicator->fail(error.what());
     throw;
   }
-}
-
-int run_plan(const TrainOptions& options) {
-  Observer observer;
-  observer.say = [](const std::string& line) { fmt::print("{}\n", line); };
-  const Trainer trainer(options, observer);
-  fmt::print("{}", plan_text(trainer.plan(), trainer.options()));
-  return kDone;
 }
 
 }  // namespace transload::cli

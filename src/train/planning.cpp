@@ -11,6 +11,7 @@
 #include "chunk/chunk_search.h"
 #include "plan/liveness.h"
 #include "plan/residency.h"
+#include "train/fits.h"
 #include "train/update_choice.h"
 
 namespace transload {
@@ -476,6 +477,13 @@ std::uint64_t choose_chunk(Candidates& candidates, const TrainOptions& options, 
 }
 
 }  // namespace
+
+bool fits_budgets(const TrainOptions& options, const ModelConfig& config, std::uint64_t chunk_bytes) {
+  if (chunks_about(config, options, chunk_bytes) > kMostChunks) return false;
+  const StepCode code = make_step_code(config, options, chunk_bytes, nullptr);
+  if (!fits(needed(code, options, frame_bytes_for(chunk_bytes)), options)) return false;
+  return options.nvme_capacity == 0 || store_bytes(slot_classes(code, options)) <= options.nvme_capacity;
+}
 
 Prepared prepare(TrainOptions& options, const ModelConfig& config, std::uint64_t fixed_chunk_bytes,
                  Accelerator* accelerator) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "train/forecast.h"
 #include "train/run_header.h"
 
 namespace transload {
@@ -41,11 +42,6 @@ double rate_of(const Rates& rates, Link link) {
   return 0;
 }
 
-/// Share of forward in the time of forward and backward, by products: one pass of three, or of four with recomputation.
-double forward_share(const TrainOptions& options) {
-  return options.shape.recompute == Recompute::layer ? 1.0 / 4 : 1.0 / 3;
-}
-
 Json finite_or_null(double v) { return std::isfinite(v) ? Json(v) : Json(nullptr); }
 
 Json numbers(const std::vector<double>& values) {
@@ -77,7 +73,7 @@ void Summary::add(const StepSample& sample) {
 double Summary::step_s_median() const { return median(steady_s_.empty() ? other_s_ : steady_s_); }
 
 StepTime Summary::limit() const {
-  const double compute = median(compute_s_), forward = compute * forward_share(options_);
+  const double compute = median(compute_s_), forward = compute * forward_share(options_.shape);
   return predict_step(plan_input(prepared_, prepared_.code.step, rates_), prepared_.plan.plan, forward,
                       compute - forward, median(update_s_));
 }

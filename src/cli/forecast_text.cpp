@@ -1,0 +1,190 @@
+#include "cli/forecast_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/size.h"
+
+namespace transload::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+const char* name_of_tier(int tier) { return tier == 0 ? "device" : "host"; }
+
+std::uint64_t of(const TierPeak& peak, MemoryKind use) { return peak.most[static_cast<std::size_t>(use)]; }
+
+bool shown(const RunPlan& plan, int tier) { return tier == 1 || plan.budgets.device_bytes > 0; }
+
+/// The plan counts blocks as they come when they are needed; the engine fetches ahead into what is left.
+std::string memory_table(const RunPlan& plan, const Forecast& forecast) {
+  const bool device = shown(plan, 0);
+  std::string text = fmt::format("  {:<18}{:>14}{}\n", "at most in use", "host", device ? "        device" : "");
+  const auto row = [&](const char* name, std::uint64_t host, std::uint64_t on_device) {
+    if (host == 0 && on_device == 0) return;
+    text += fmt::format("  {:<18}{:>14}", name, format_size(host));
+    text += device ? fmt::format("{:>14}\n", format_size(on_device)) : "\n";
+  };
+  for (int use = 0; use < kMemoryUses; ++use) {
+    const auto kind = static_cast<MemoryKind>(use);
+    if (kind == MemoryKind::in_flight) continue;
+    row(transload::name_of(kind), of(forecast.peaks[1], kind), of(forecast.peaks[0], kind));
+  }
+  row("staging", forecast.in_flight_bytes, device ? forecast.in_flight_bytes : 0);
+  row("in all", forecast.used_bytes[1], forecast.used_bytes[0]);
+  if (plan.store_bytes > 0)
+    text += fmt::format("  The store's {} hold {} of second slots for commits.\n", format_size(plan.store_bytes),
+                        format_size(forecast.second_slot_bytes));
+  return text;
+}
+
+std::string time_text(const Forecast& f, const MachineRates& rates) {
+  if (!f.timed)
+    return "How long a step takes is not known: nothing was measured for it yet. Say --probe to measure now (seconds), "
+           "or name a --box.\n";
+  std::string text = fmt::format("A step takes {}, {:.0f} tokens/s; it cannot be shorter than {} ({} binds).\n",
+                                 format_duration(f.time.step_s), f.tokens_per_s(),
+                                 format_duration(f.time.lower_bound_s), f.time.binds);
+  text += fmt::format("  computation: forward {}, backward {}, update {}\n", format_duration(f.time.forward_s),
+                      format_duration(f.time.backward_s), format_duration(f.time.update_s));
+  for (int i = 0; i < kLinks; ++i)
+    if (f.hidden_from[i] > 0)
+      text += fmt::format("  {} is no longer than computation from {:.0f} tokens a step on (these have {:.0f})\n",
+                          transload::name_of(static_cast<Link>(i)), f.hidden_from[i], f.tokens);
+  return text + fmt::format("  Rates: {}.\n", rates.source);
+}
+
+std::string seconds_cell(const WhatIf& cell) {
+  if (!cell.fits) return "does not fit";
+  return cell.step_s > 0 ? format_duration(cell.step_s) : format_size(cell.nvme_bytes);
+}
+
+std::string candidate_text(const Candidate& c) {
+  return fmt::format("--chunk-size {} --recompute {} --batch-size {}", c.chunk_bytes,
+                     c.recompute == Recompute::layer ? "layer" : "none", c.batch);
+}
+
+Json bytes_by_use(const Forecast& forecast, int tier) {
+  Json json;
+  for (int use = 0; use < kMemoryUses; ++use) {
+    const auto kind = static_cast<MemoryKind>(use);
+    json[transload::name_of(kind)] =
+        kind == MemoryKind::in_flight ? forecast.in_flight_bytes : of(forecast.peaks[tier], kind);
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string forecast_text(const RunPlan& plan, const Forecast& forecast, const MachineRates& rates) {
+  return memory_table(plan, forecast) + time_text(forecast, rates);
+}
+
+std::string capacity_text(const Capacity& c) {
+  return fmt::format(
+      "With these budgets and this chunk size fit, each alone: --batch-size {}, --sequence-length {}, or {} layers of "
+      "this width ({:.2f} G parameters).\n",
+      c.batch, c.length, c.layers, static_cast<double>(c.parameters) / 1e9);
+}
+
+std::string what_if_text(const std::vector<WhatIf>& table, std::uint64_t host_memory) {
+  if (table.empty()) return "";
+  const bool timed = std::any_of(table.begin(), table.end(), [](const WhatIf& c) { return c.step_s > 0; });
+  std::string text = fmt::format("  {:<24}", timed ? "what if: a step with" : "what if: NVMe a step with");
+  for (std::size_t i = 0; i < table.size() && table[i].memory_factor == table[0].memory_factor; ++i)
+    text += fmt::format("{:>16}", fmt::format("{:g} x drive", table[i].nvme_factor));
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    if (i == 0 || table[i].memory_factor != table[i - 1].memory_factor) {
+      const double bytes = static_cast<double>(host_memory) * table[i].memory_factor;
+      text += fmt::format("\n  {:<24}", format_size(static_cast<std::uint64_t>(bytes)) + " of host memory");
+    }
+    text += fmt::format("{:>16}", seconds_cell(table[i]));
+  }
+  return text + "\n";
+}
+
+std::string search_text(const std::vector<Candidate>& candidates) {
+  if (candidates.empty() || !candidates[0].fits) return "Search: nothing of the grid fits.\n";
+  const Candidate& best = candidates[0];
+  std::string text = fmt::format("Search: {} gives the most, {:.0f} tokens/s ({} binds); {} settings were tried.\n",
+                                 candidate_text(best), best.tokens_per_s, best.binds, candidates.size());
+  if (candidates.size() < 2 || !candidates[1].fits) return text;
+  const Candidate& next = candidates[1];
+  text += fmt::format("  Next: {} with {:.0f} tokens/s", candidate_text(next), next.tokens_per_s);
+  if (next.tokens_per_s == best.tokens_per_s) return text + ", as fast.\n";
+  return text + fmt::format(": {:.1f} % slower a token, held back by {}.\n",
+                            100 * (best.tokens_per_s / next.tokens_per_s - 1), next.binds);
+}
+
+Json forecast_json(const RunPlan& plan, const TrainOptions& options, const Forecast& f, const MachineRates& rates) {
+  Json tiers, links;
+  for (int tier = 0; tier < 2; ++tier)
+    if (shown(plan, tier))
+      tiers[name_of_tier(tier)] = {{"budget", tier == 0 ? options.device_memory : options.host_memory},
+                                   {"taken", tier == 0 ? plan.budgets.device_bytes : plan.budgets.host_bytes},
+                                   {"least", tier == 0 ? plan.least_device_bytes : plan.least_host_bytes},
+                                   {"peak", f.used_bytes[tier]},
+                                   {"bytes", bytes_by_use(f, tier)}};
+  for (int i = 0; i < kLinks; ++i)
+    links[transload::name_of(static_cast<Link>(i))] = {{"planned_step_bytes", plan.plan.bytes[i]},
+                                                       {"least_bytes", plan.plan.lower_bound[i]},
+                                                       {"hidden_from_tokens", f.hidden_from[i]}};
+  Json time;
+  if (f.timed)
+    time = {
+        {"step_s", f.time.step_s},     {"lower_bound_s", f.time.lower_bound_s}, {"plain_bound_s", f.time.plain_bound_s},
+        {"binds", f.time.binds},       {"forward_s", f.time.forward_s},         {"backward_s", f.time.backward_s},
+        {"update_s", f.time.update_s}, {"tokens_per_s", f.tokens_per_s()}};
+  return {{"model", options.model},
+          {"parameters", plan.parameters},
+          {"trainable", plan.trainable},
+          {"chunk_size", plan.chunk_size},
+          {"chunks", plan.chunks},
+          {"tokens_per_step", f.tokens},
+          {"tiers", tiers},
+          {"links", links},
+          {"store", {{"bytes", plan.store_bytes}, {"second_slot_bytes", f.second_slot_bytes}}},
+          {"time", time},
+          {"rates",
+           {{"source", rates.source},
+            {"products", rates.products},
+            {"updates", rates.updates},
+            {"nvme_read", rates.links.nvme_read},
+            {"nvme_write", rates.links.nvme_write},
+            {"nvme_duplex", rates.links.nvme_duplex},
+            {"host_to_device", rates.links.host_to_device},
+            {"device_to_host", rates.links.device_to_host},
+            {"memory", rates.links.memory}}},
+          {"notes", plan.notes}};
+}
+
+Json capacity_json(const Capacity& c) {
+  return {{"batch", c.batch}, {"length", c.length}, {"layers", c.layers}, {"parameters", c.parameters}};
+}
+
+Json what_if_json(const std::vector<WhatIf>& table) {
+  Json out = Json::array();
+  for (const WhatIf& c : table)
+    out.push_back({{"host_memory_factor", c.memory_factor},
+                   {"nvme_factor", c.nvme_factor},
+                   {"fits", c.fits},
+                   {"step_s", c.step_s},
+                   {"nvme_bytes", c.nvme_bytes}});
+  return out;
+}
+
+Json search_json(const std::vector<Candidate>& candidates) {
+  Json out = Json::array();
+  for (const Candidate& c : candidates)
+    out.push_back({{"chunk_size", c.chunk_bytes},
+                   {"batch", c.batch},
+                   {"recompute", c.recompute == Recompute::layer ? "layer" : "none"},
+                   {"fits", c.fits},
+                   {"step_s", c.step_s},
+                   {"tokens_per_s", c.tokens_per_s},
+                   {"binds", c.binds}});
+  return out;
+}
+
+}  // namespace transload::cli

@@ -1,0 +1,228 @@
+// plan: what a run would use and how long its steps would take, without starting it.
+//
+// On this machine the trainer itself checks the settings, as it would for a run. For a box the settings are checked
+// without looking at this machine. Either way the plan is then made once more for the forecast, of the same chunk size.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "cli/box.h"
+#include "cli/commands.h"
+#include "cli/forecast_text.h"
+#include "cli/plan_text.h"
+#include "cli/probe.h"
+#include "cli/probe_cache.h"
+#include "train/accelerator.h"
+#include "train/calibrate.h"
+#include "train/fits.h"
+#include "train/inputs.h"
+
+namespace transload::cli {
+namespace {
+
+constexpr double kSecondsAWeek = 7 * 86400.0;
+
+struct Planned {
+  TrainOptions options;
+  std::unique_ptr<Accelerator> accelerator;  // outlives the kernels in `prepared`
+  Prepared prepared;
+  MachineRates rates;
+  Forecast forecast;
+};
+
+std::string store_folder(const TrainOptions& options) {
+  if (options.nvme_capacity == 0) return {};
+  return options.nvme.empty() ? options.run : options.nvme;
+}
+
+/// The folder where the store will lie may not be there yet.
+std::string existing_folder(std::filesystem::path path) {
+  path = std::filesystem::absolute(path);
+  while (!std::filesystem::is_directory(path) && path.has_relative_path()) path = path.parent_path();
+  return path.string();
+}
+
+void probe_into(ProbeCache& cache, const Planned& planned, const std::string& key) {
+  const std::string below = cache_folder().empty() ? std::filesystem::temp_directory_path().string() : cache_folder();
+  const ComputeRates compute = measure_compute(planned.prepared.plan.config, planned.options, below);
+  cache.keep_compute(key, compute);
+  if (const std::string folder = store_folder(planned.options); !folder.empty()) {
+    const FolderFacts facts = probe_folder(existing_folder(folder));
+    if (facts.error.empty() && facts.not_measured.empty())
+      cache.keep_folder(facts.folder, facts.read, facts.write, facts.duplex);
+  }
+  cache.save();
+}
+
+/// Of this machine, as measured before or now.
+MachineRates rates_here(const Planned& planned, bool probe) {
+  ProbeCache cache;
+  const std::string key = compute_key(planned.prepared.plan.config, planned.options);
+  if (probe) probe_into(cache, planned, key);
+  MachineRates rates = cache.rates(key, store_folder(planned.options));
+  if (const double most = planned.options.link_rate; most > 0)
+    for (double* rate : {&rates.links.host_to_device, &rates.links.device_to_host})
+      if (*rate > most) *rate = most;
+  return rates;
+}
+
+void plan_here(Planned& planned, const PlanArguments& arguments) {
+  std::vector<std::string> notes;
+  {
+    Observer observer;
+    if (!arguments.json) observer.say = [](const std::string& line) { fmt::print("{}\n", line); };
+    const Trainer trainer(arguments.options, observer);
+    planned.options = trainer.options();
+    notes = trainer.plan().notes;
+    if (planned.options.device == DeviceKind::cuda) planned.accelerator = open_accelerator();
+    planned.prepared =
+        prepare(planned.options, trainer.plan().config, trainer.plan().chunk_size, planned.accelerator.get());
+  }
+  planned.prepared.plan.notes = notes;
+  planned.rates = rates_here(planned, arguments.probe);
+}
+
+void plan_elsewhere(Planned& planned, const PlanArguments& arguments) {
+  planned.options = arguments.options;
+  check_settings(planned.options);
+  resolve_batch(planned.options);
+  const Inputs inputs = open_model(planned.options);
+  std::vector<std::string> notes;
+  resolve_memory(planned.options, nullptr, notes);
+  planned.prepared = prepare(planned.options, inputs.config, planned.options.chunk_size, nullptr);
+  RunPlan& plan = planned.prepared.plan;
+  plan.notes = inputs.config.notes;  // what is said of memory is said of this machine
+  if (plan.store_bytes > planned.options.nvme_capacity)
+    plan.notes.push_back(fmt::format("The store takes {} and the drives of the box hold {}.",
+                                     format_size(plan.store_bytes), format_size(planned.options.nvme_capacity)));
+  planned.rates = rates_of(read_box(arguments.box));
+}
+
+ClosedForm closed_form_of(const Planned& planned, const std::optional<Box>& box) {
+  const ModelConfig& config = planned.prepared.plan.config;
+  const TrainOptions& o = planned.options;
+  const MachineRates& rates = planned.rates;
+  const bool device = o.device != DeviceKind::cpu;
+  return {.parameters = static_cast<double>(planned.prepared.plan.parameters),
+          .layers = static_cast<double>(config.layers),
+          .hidden = static_cast<double>(config.hidden),
+          .length = static_cast<double>(o.shape.length),
+          .tokens = planned.forecast.tokens,
+          .element_bytes = static_cast<double>(size_of(o.dtype)),
+          .kept = o.shape.recompute == Recompute::none ? 1.0 : 0.0,
+          .products = rates.products,
+          .network = box ? box->network_bandwidth : rates.links.memory / 2,
+          .latency_s = box ? box->network_latency_s : 0,
+          .memory_bytes = static_cast<double>(o.host_memory + o.device_memory),
+          .to_device = device ? rates.links.host_to_device : 0,
+          .from_device = device ? rates.links.device_to_host : 0,
+          .nvme_read = rates.links.nvme_read,
+          .nvme_write = rates.links.nvme_write,
+          .host_bytes = static_cast<double>(o.host_memory),
+          .update_memory = rates.updates * 26};
+}
+
+double endurance_of(const Planned& planned, const std::optional<Box>& box) {
+  if (box) return box->nvme_endurance;
+  const std::string folder = store_folder(planned.options);
+  return folder.empty() ? 0 : endurance_bytes(folder);
+}
+
+struct DriveLife {
+  double endurance_bytes = 0, steps = 0, weeks = 0;  ///< 0: not known, or nothing is written
+};
+DriveLife drive_life(const Planned& planned, const std::optional<Box>& box) {
+  DriveLife life{.endurance_bytes = endurance_of(planned, box)};
+  const auto written = static_cast<double>(planned.prepared.plan.plan.bytes[static_cast<int>(Link::nvme_write)]);
+  if (written > 0) life.steps = life.endurance_bytes / written;
+  life.weeks = life.steps * planned.forecast.time.step_s / kSecondsAWeek;
+  return life;
+}
+
+std::vector<ClosedFormRow> rows_of(const Planned& planned, const PlanArguments& arguments,
+                                   const std::optional<Box>& box) {
+  const auto [first, last] = parse_ranks(arguments.ranks);
+  if (planned.rates.products <= 0)
+    throw InputError("--ranks needs rates: say --probe to measure this machine, or name a --box.");
+  const ClosedForm form = closed_form_of(planned, box);
+  std::vector<ClosedFormRow> rows = ranks_rows(form, first, last);
+  if (arguments.html.empty()) return rows;
+  std::ofstream file(arguments.html);
+  file << ranks_html(form, rows, fmt::format("{} on {} to {} ranks", planned.options.model, first, last));
+  if (!file.flush()) {
+    IoError::Details details;
+    details.operation = "write";
+    details.path = arguments.html;
+    details.error = errno;
+    throw IoError(details);
+  }
+  return rows;
+}
+
+void print_json(const Planned& planned, const PlanArguments& arguments, const std::optional<Box>& box) {
+  const TrainOptions& o = planned.options;
+  const RunPlan& plan = planned.prepared.plan;
+  nlohmann::json out = forecast_json(plan, o, planned.forecast, planned.rates);
+  const DriveLife life = drive_life(planned, box);
+  out["drive_life"] = {{"endurance_bytes", life.endurance_bytes}, {"steps", life.steps}, {"weeks", life.weeks}};
+  out["capacity"] = capacity_json(capacity_of(o, plan.config));
+  out["what_if"] = what_if_json(what_if(o, plan.config, planned.rates, planned.accelerator.get()));
+  if (!arguments.ranks.empty()) out["ranks"] = ranks_json(rows_of(planned, arguments, box));
+  if (arguments.search)
+    out["search"] = search_json(search_settings(o, plan.config, planned.rates, planned.accelerator.get()));
+  fmt::print("{}\n", out.dump(2));
+}
+
+void print_text(const Planned& planned, const PlanArguments& arguments, const std::optional<Box>& box) {
+  const TrainOptions& o = planned.options;
+  const RunPlan& plan = planned.prepared.plan;
+  fmt::print("{}", plan_text(plan, o, planned.forecast.time.step_s, !box));
+  fmt::print("{}", forecast_text(plan, planned.forecast, planned.rates));
+  if (const DriveLife life = drive_life(planned, box); box && life.weeks > 0)
+    fmt::print("The drives stand {:.3g} such steps, {:.1f} weeks without a pause (commits are extra).\n", life.steps,
+               life.weeks);
+  fmt::print("{}", capacity_text(capacity_of(o, plan.config)));
+  fmt::print("{}", what_if_text(what_if(o, plan.config, planned.rates, planned.accelerator.get()), o.host_memory));
+  if (arguments.search)
+    fmt::print("{}", search_text(search_settings(o, plan.config, planned.rates, planned.accelerator.get())));
+  if (!arguments.ranks.empty()) fmt::print("{}", ranks_text(rows_of(planned, arguments, box)));
+}
+
+void check(const PlanArguments& arguments) {
+  if (arguments.probe && !arguments.box.empty())
+    throw InputError("--probe contradicts --box: a box that is not here cannot be measured.");
+  if (!arguments.box.empty() && arguments.options.resume)
+    throw InputError("--resume contradicts --box: a run is resumed where it lies.");
+  if (!arguments.box.empty() && arguments.options.device == DeviceKind::cuda)
+    throw InputError("--device cuda contradicts --box: the box's device is planned as emulated.");
+  if (!arguments.html.empty() && arguments.ranks.empty()) throw InputError("--html needs --ranks: it is its plot.");
+  if (!arguments.ranks.empty()) parse_ranks(arguments.ranks);
+}
+
+}  // namespace
+
+int run_plan(const PlanArguments& arguments) {
+  check(arguments);
+  Planned planned;
+  std::optional<Box> box;
+  if (arguments.box.empty()) {
+    plan_here(planned, arguments);
+  } else {
+    box = read_box(arguments.box);
+    plan_elsewhere(planned, arguments);
+  }
+  planned.forecast = forecast(planned.prepared, planned.options, planned.rates);
+  if (arguments.search && !planned.forecast.timed)
+    throw InputError("--search needs rates: say --probe to measure this machine, or name a --box.");
+  (arguments.json ? print_json : print_text)(planned, arguments, box);
+  return kDone;
+}
+
+}  // namespace transload::cli

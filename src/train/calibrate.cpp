@@ -1,0 +1,129 @@
+#include "train/calibrate.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/error.h"
+
+namespace transload {
+namespace {
+
+constexpr std::int64_t kMostLayerElements = std::int64_t{4} << 20;
+constexpr std::int64_t kMostTokens = 1024;
+constexpr std::int64_t kVocabulary = 512;
+constexpr std::uint64_t kSteps = 5;
+
+/// Removed with what is in it.
+class ScratchRun {
+ public:
+  explicit ScratchRun(const std::string& below) : path_((std::filesystem::path(below) / "compute-XXXXXX").string()) {
+    std::filesystem::create_directories(below);
+    if (::mkdtemp(path_.data()) == nullptr) {
+      IoError::Details details;
+      details.operation = "make a folder";
+      details.path = path_;
+      details.error = errno;
+      throw IoError(details);
+    }
+  }
+  ~ScratchRun() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchRun(const ScratchRun&) = delete;
+  ScratchRun& operator=(const ScratchRun&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::int64_t layer_elements(const ModelConfig& c) {
+  return c.hidden * (2 * c.heads + 2 * c.kv_heads) * c.head_dim +
+         c.hidden * c.intermediate * (c.family == Family::gpt2 ? 2 : 3);
+}
+
+/// One layer of the model's shape; heads keep their size and their ratio where the layer has to shrink.
+ModelConfig one_layer(ModelConfig config) {
+  config.layers = 1;
+  config.vocab = std::min(config.vocab, kVocabulary);
+  while (layer_elements(config) > kMostLayerElements && config.heads % 2 == 0 && config.kv_heads % 2 == 0 &&
+         config.hidden % 2 == 0 && config.intermediate % 2 == 0) {
+    config.hidden /= 2;
+    config.heads /= 2;
+    config.kv_heads /= 2;
+    config.intermediate /= 2;
+  }
+  return config;
+}
+
+StepShape few_tokens(StepShape shape) {
+  shape.batch = std::clamp<std::int64_t>(kMostTokens / shape.length, 1, shape.batch);
+  shape.accumulate = 1;
+  shape.samples = 0;
+  return shape;
+}
+
+TrainOptions options_for(const TrainOptions& options, const std::string& folder) {
+  TrainOptions own;
+  own.model = folder;
+  own.data = folder + "/data.bin";
+  own.run = folder + "/run";
+  own.steps = kSteps;
+  own.shape = few_tokens(options.shape);
+  own.dtype = options.dtype;
+  own.gradients = options.gradients;
+  own.threads = options.threads;
+  own.device = options.device == DeviceKind::cuda ? DeviceKind::cuda : DeviceKind::cpu;
+  own.nvme_capacity = 0;
+  return own;
+}
+
+void write_inputs(const ModelConfig& config, const TrainOptions& own) {
+  std::ofstream(own.model + "/config.json") << to_hf_config(config, own.dtype);
+  std::vector<std::uint16_t> ids(
+      static_cast<std::size_t>((own.shape.batch * static_cast<std::int64_t>(kSteps) + 1) * own.shape.length + 1));
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<std::uint16_t>(i * 7919 % static_cast<std::size_t>(config.vocab));
+  std::ofstream(own.data, std::ios::binary)
+      .write(reinterpret_cast<const char*>(ids.data()), static_cast<std::streamsize>(ids.size() * sizeof ids[0]));
+}
+
+}  // namespace
+
+std::string compute_key(const ModelConfig& config, const TrainOptions& options) {
+  const StepShape shape = few_tokens(options.shape);
+  return fmt::format("{} family {} hidden {} heads {}/{} of {} intermediate {} length {} batch {} {} {} threads {}",
+                     options.device == DeviceKind::cuda ? "cuda" : "cpu", static_cast<int>(config.family),
+                     config.hidden, config.heads, config.kv_heads, config.head_dim, config.intermediate, shape.length,
+                     shape.batch, shape.recompute == Recompute::layer ? "recomputed" : "kept", name_of(options.dtype),
+                     options.threads);
+}
+
+ComputeRates measure_compute(const ModelConfig& config, const TrainOptions& options, const std::string& below) {
+  const ScratchRun scratch(below);
+  const ModelConfig small = one_layer(config);
+  const TrainOptions own = options_for(options, scratch.path());
+  write_inputs(small, own);
+  Trainer trainer(own, {});
+  const std::atomic<int> interrupt{0};
+  const nlohmann::json summary = nlohmann::json::parse(trainer.run(interrupt));
+  const nlohmann::json& took = summary["compute_s"];
+  ComputeRates rates;
+  rates.products = step_flops(small, own.shape) / (took["forward"].get<double>() + took["backward"].get<double>());
+  rates.updates = static_cast<double>(trainer.plan().trainable) / took["update"].get<double>();
+  rates.memory = summary["memory_rate"].get<double>();
+  rates.to_device = summary["links"]["host_to_device"]["measured_rate"].get<double>();
+  rates.from_device = summary["links"]["device_to_host"]["measured_rate"].get<double>();
+  return rates;
+}
+
+}  // namespace transload

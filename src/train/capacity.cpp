@@ -1,0 +1,139 @@
+#include "train/capacity.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "chunk/chunk_search.h"
+#include "train/fits.h"
+
+namespace transload {
+namespace {
+
+constexpr std::int64_t kMostBatch = 1 << 16, kMostLength = 1 << 20, kMostLayers = 1 << 12;
+
+std::uint64_t parameters_of(const ModelConfig& config, const TrainOptions& options) {
+  std::uint64_t parameters = 0;
+  for (const ParamSpec& param : model_params(config, options.freeze)) parameters += param.elements();
+  return parameters;
+}
+
+MachineRates with_drive(MachineRates rates, double factor) {
+  rates.links.nvme_read *= factor;
+  rates.links.nvme_write *= factor;
+  rates.links.nvme_duplex *= factor;
+  return rates;
+}
+
+/// Nothing where the budgets are too small.
+std::optional<Prepared> try_prepare(TrainOptions options, const ModelConfig& config, Accelerator* accelerator) {
+  try {
+    return prepare(options, config, options.chunk_size, accelerator);
+  } catch (const BudgetError&) {
+    return std::nullopt;
+  }
+}
+
+Candidate evaluate(const TrainOptions& options, const ModelConfig& config, const MachineRates& rates,
+                   Accelerator* accelerator) {
+  Candidate candidate{.chunk_bytes = options.chunk_size,
+                      .batch = options.shape.batch,
+                      .recompute = options.shape.recompute,
+                      .binds = {}};
+  const std::optional<Prepared> prepared = try_prepare(options, config, accelerator);
+  if (!prepared || prepared->plan.store_bytes > options.nvme_capacity) return candidate;
+  const Forecast result = forecast(*prepared, options, rates);
+  candidate.fits = true;
+  candidate.step_s = result.time.step_s;
+  candidate.tokens_per_s = result.tokens_per_s();
+  candidate.binds = result.time.binds;
+  return candidate;
+}
+
+}  // namespace
+
+std::int64_t largest_that_fits(std::int64_t most, const std::function<bool(std::int64_t)>& fits) {
+  if (most < 1 || !fits(1)) return 0;
+  std::int64_t good = 1, bad = most + 1;
+  for (std::int64_t next = 2; next < bad; next = 2 * good) {
+    if (!fits(next)) {
+      bad = next;
+      break;
+    }
+    good = next;
+  }
+  while (bad - good > 1) {
+    const std::int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
+Capacity capacity_of(const TrainOptions& options, const ModelConfig& config) {
+  Capacity capacity;
+  TrainOptions o = options;
+  o.shape.samples = 0;
+  capacity.batch = largest_that_fits(kMostBatch, [&](std::int64_t n) {
+    o.shape.batch = n;
+    return fits_budgets(o, config, options.chunk_size);
+  });
+  o.shape = options.shape;
+  const std::int64_t most_length = std::min(kMostLength, config.max_positions);
+  capacity.length = largest_that_fits(most_length, [&](std::int64_t n) {
+    o.shape.length = n;
+    return fits_budgets(o, config, options.chunk_size);
+  });
+  ModelConfig grown = config;
+  capacity.layers = largest_that_fits(kMostLayers, [&](std::int64_t n) {
+    grown.layers = n;
+    return fits_budgets(options, grown, options.chunk_size);
+  });
+  grown.layers = capacity.layers;
+  if (capacity.layers > 0) capacity.parameters = parameters_of(grown, options);
+  return capacity;
+}
+
+std::vector<WhatIf> what_if(const TrainOptions& options, const ModelConfig& config, const MachineRates& rates,
+                            Accelerator* accelerator) {
+  std::vector<WhatIf> table;
+  for (const double memory : {0.5, 1.0, 2.0, 4.0}) {
+    TrainOptions o = options;
+    o.host_memory = static_cast<std::uint64_t>(static_cast<double>(options.host_memory) * memory);
+    const std::optional<Prepared> prepared = try_prepare(o, config, accelerator);
+    for (const double drive : {0.5, 1.0, 2.0}) {
+      WhatIf cell{.memory_factor = memory, .nvme_factor = drive, .fits = prepared.has_value()};
+      if (prepared) {
+        cell.step_s = forecast(*prepared, o, with_drive(rates, drive)).time.step_s;
+        for (const Link link : {Link::nvme_read, Link::nvme_write})
+          cell.nvme_bytes += prepared->plan.plan.bytes[static_cast<int>(link)];
+      }
+      table.push_back(cell);
+    }
+  }
+  return table;
+}
+
+std::vector<Candidate> search_settings(const TrainOptions& options, const ModelConfig& config,
+                                       const MachineRates& rates, Accelerator* accelerator) {
+  std::vector<Candidate> all;
+  const std::uint64_t least_chunk = kTile * size_of(options.dtype);
+  for (const std::uint64_t chunk : {options.chunk_size / 4, options.chunk_size, options.chunk_size * 4})
+    for (const Recompute recompute : {Recompute::layer, Recompute::none})
+      for (const std::int64_t batch :
+           {options.shape.batch / 2, options.shape.batch, options.shape.batch * 2, options.shape.batch * 4}) {
+        if (batch < 1 || chunk < least_chunk || chunk > kMaxChunkBytes) continue;
+        TrainOptions o = options;
+        o.chunk_size = chunk;
+        o.shape.recompute = recompute;
+        o.shape.batch = batch;
+        o.shape.samples = 0;
+        all.push_back(evaluate(o, config, rates, accelerator));
+      }
+  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    return a.fits != b.fits ? a.fits : a.tokens_per_s > b.tokens_per_s;
+  });
+  return all;
+}
+
+}  // namespace transload

@@ -1,0 +1,86 @@
+#include "train/forecast.h"
+
+#include <algorithm>
+
+#include "base/size.h"
+
+namespace transload {
+namespace {
+
+constexpr std::uint64_t kSlotGrain = 4096;  // as the store's slots are rounded
+
+std::uint64_t moved(const Plan& plan, Link link) { return plan.bytes[static_cast<int>(link)]; }
+
+/// Where blocks come and go the engine fetches ahead for as long as there are free frames, so the whole arena is used.
+std::uint64_t used_bytes(const Prepared& prepared, const TierPeak& peak, Tier tier) {
+  const Plan& plan = prepared.plan.plan;
+  const bool device = tier == Tier::device;
+  const bool moves = moved(plan, device ? Link::host_to_device : Link::nvme_read) > 0;
+  const std::uint64_t arena = prepared.plan.budgets.of(tier);
+  return moves ? arena : std::min(arena, std::max(peak.used, plan.peak_bytes[static_cast<int>(tier)]));
+}
+
+std::uint64_t second_slots(const Prepared& prepared, const TrainOptions& options) {
+  if (prepared.slots.empty() || !options.durable) return 0;
+  const Layout& layout = *prepared.code.layout;
+  std::uint64_t bytes = 0;
+  for (std::size_t b = 0; b < layout.blocks().size(); ++b)
+    if (prepared.code.blocks[b].durable && !layout.chunk(layout.chunk_of(BlockId(b))).frozen)
+      bytes += round_up(prepared.code.blocks[b].bytes, kSlotGrain);
+  return bytes;
+}
+
+double rate_of(const Rates& rates, Link link) {
+  const double all[kLinks] = {rates.nvme_read, rates.nvme_write, rates.host_to_device, rates.device_to_host};
+  return all[static_cast<int>(link)];
+}
+
+/// Every link that the plan uses has a rate.
+bool all_known(const Plan& plan, const MachineRates& rates) {
+  for (int i = 0; i < kLinks; ++i)
+    if (plan.bytes[i] > 0 && rate_of(rates.links, static_cast<Link>(i)) <= 0) return false;
+  return rates.products > 0 && rates.updates > 0;
+}
+
+struct Computation {
+  double forward_s = 0, backward_s = 0, update_s = 0;
+};
+Computation computation(const Prepared& prepared, const TrainOptions& options, const MachineRates& rates) {
+  const RunPlan& plan = prepared.plan;
+  const double products_s = step_flops(plan.config, options.shape) / rates.products;
+  const double forward = forward_share(options.shape);
+  // What the device updates is done there in a moment; the rest takes the host's processor.
+  const double on_host = 1 - static_cast<double>(plan.device_updates) /
+                                 static_cast<double>(std::max<std::uint64_t>(1, plan.updated_chunks));
+  return {.forward_s = forward * products_s,
+          .backward_s = (1 - forward) * products_s,
+          .update_s = on_host * static_cast<double>(plan.trainable) / rates.updates};
+}
+
+}  // namespace
+
+Forecast forecast(const Prepared& prepared, const TrainOptions& options, const MachineRates& rates) {
+  const Plan& plan = prepared.plan.plan;
+  const PlanInput input = plan_input(prepared, prepared.code.step, rates.links);
+  Forecast out;
+  for (const Tier tier : {Tier::device, Tier::host}) {
+    const auto i = static_cast<std::size_t>(tier);
+    out.peaks[i] = memory_peak(input, plan, tier);
+    out.used_bytes[i] = used_bytes(prepared, out.peaks[i], tier);
+  }
+  const bool moves = std::any_of(std::begin(plan.bytes), std::end(plan.bytes), [](std::uint64_t n) { return n > 0; });
+  out.in_flight_bytes = moves ? prepared.in_flight_bytes : 0;
+  out.second_slot_bytes = second_slots(prepared, options);
+  out.tokens = static_cast<double>(options.shape.batch * options.shape.length * options.shape.accumulate);
+  out.timed = all_known(plan, rates);
+  if (!out.timed) return out;
+  const Computation compute = computation(prepared, options, rates);
+  out.time = predict_step(input, plan, compute.forward_s, compute.backward_s, compute.update_s);
+  const double a_token_s = (compute.forward_s + compute.backward_s) / out.tokens;
+  for (int i = 0; i < kLinks; ++i)
+    if (plan.bytes[i] > 0)
+      out.hidden_from[i] = static_cast<double>(plan.bytes[i]) / rate_of(rates.links, static_cast<Link>(i)) / a_token_s;
+  return out;
+}
+
+}  // namespace transload
