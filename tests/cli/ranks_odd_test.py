@@ -53,6 +53,18 @@ class OddRanks(Case):
         shutil.rmtree(self.run_folder / "store-g0-r0")
         self.assert_not_gone_on_with(2, f"The store of rank 0 of 2, {self.group()['stores'][0]}", "store-g0-r1")
 
+    def test_ranks_whose_tokens_lie_in_different_chunks(self):
+        """Of the embedding: some ranks read only ASCII, others only what is beyond it."""
+        self.text.write_text("".join("plain ascii words here, " * 3 + "привет мир ёжик " * 4 for _ in range(200)))
+        prints = []
+        for chunk in ("256KiB", "16KiB", "4KiB"):
+            status, out = self.train_ranks(3, order="sequential", chunk_size=chunk, batch_size=1, sequence_length=16,
+                                           timeout="20s")
+            self.assertEqual(status, 0, out)
+            prints.append(self.fingerprint())
+            shutil.rmtree(self.run_folder)
+        self.assertEqual(len(set(prints)), 1, prints)
+
     def test_advice_on_the_budget_counts_the_buffers(self):
         for device in ({}, {"device": "emulated", "device-memory": "4MiB"}):
             status, out = self.train_ranks(2, **device, **{"host-memory": "2304KiB"})
