@@ -10,7 +10,10 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <csignal>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/os.h"
@@ -76,13 +79,14 @@ class GlooMailbox final : public Mailbox {
     return memory_.data() + (half * slots + static_cast<std::size_t>(slot)) * room_bytes_;
   }
   void wake();  ///< a rank is lost: waits under way end
+  void abandon();
   template <class Call>
   void guarded(int peer, Call&& call);
 
   const std::shared_ptr<gloo::Context> context_;
   const std::uint64_t channel_, room_bytes_;
   Monitor& monitor_;
-  const os::Memory memory_;
+  os::Memory memory_;
   Half halves_[2];
   int wake_number_ = 0;
 };
@@ -108,13 +112,32 @@ GlooMailbox::GlooMailbox(std::shared_ptr<gloo::Context> context, int channel, st
 }
 
 // All ranks have left, so what was sent has been taken; Gloo's thread must have said so before its buffers go.
+// Where a rank is lost Gloo's thread may still be at work on them, and nothing tells when it is not: they stay until
+// the process has ended, which it is about to (Communicator).
 GlooMailbox::~GlooMailbox() {
   monitor_.forget(wake_number_);
+  if (monitor_.lost()) {
+    abandon();
+    return;
+  }
   try {
     for (Half& half : halves_)
       for (; half.sends > 0 && !monitor_.lost(); --half.sends) half.out->waitSend(nullptr, monitor_.timeout());
   } catch (const gloo::Exception&) {  // a connection is gone: so is what it carried
   }
+}
+
+void GlooMailbox::abandon() {
+  struct Abandoned {
+    std::shared_ptr<gloo::Context> context;
+    Half halves[2];
+    os::Memory memory;
+  };
+  static std::mutex mutex;
+  static auto* const all = new std::vector<std::unique_ptr<Abandoned> >();
+  const std::lock_guard lock(mutex);
+  all->push_back(std::unique_ptr<Abandoned>(
+      new Abandoned{context_, {std::move(halves_[0]), std::move(halves_[1])}, std::move(memory_)}));
 }
 
 void GlooMailbox::wake() {
@@ -185,7 +208,14 @@ class GlooWire final : public Wire {
 
 }  // namespace
 
+/// Gloo writes to a rank that has died without asking for no signal; unhandled, that ends this process without a word.
+static void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+}
+
 std::unique_ptr<Wire> connect_gloo(Star& star, std::chrono::milliseconds timeout) {
+  ignore_broken_pipes();
   gloo::transport::tcp::attr attributes;
   attributes.hostname = star.own_address();
   try {

@@ -130,7 +130,9 @@ std::vector<Ending> run_processes(int size, const CommOptions& options, const Bo
     } else {
       ending.killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
       ending.text = words[rank].text;
-      if (!ending.killed && !words[rank].done) ending.text = "crashed";
+      if (!ending.killed && !words[rank].done)
+        ending.text = WIFSIGNALED(status) ? "crashed: signal " + std::to_string(WTERMSIG(status))
+                                          : "left early: status " + std::to_string(WEXITSTATUS(status));
     }
     endings.push_back(ending);
   }
