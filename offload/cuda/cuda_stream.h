@@ -28,6 +28,7 @@ class CudaStream final : public Stream {
   ~CudaStream() override;  ///< drains
 
   cudaStream_t get() const { return handles_.stream; }
+  using Stream::name;
   const std::string& name() const { return name_; }
 
   void wait(Event event) override;

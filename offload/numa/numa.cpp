@@ -123,7 +123,7 @@ Near nearest_node(const std::string& pci) {
   if (const Topology topology; topology.loaded()) {
     const Nodes all = nodes_from_hwloc(topology);
     if (all.nodes.size() == 1) return {all.nodes.front().node, ""};
-    const Near near = nearest_from_hwloc(topology, pci);
+    Near near = nearest_from_hwloc(topology, pci);
     if (near.node >= 0) return near;
     // hwloc sees PCI devices through a plugin that may be missing.
     const Near from_sys = nearest_from_sys(pci);

@@ -39,6 +39,7 @@ inline void check_documented(const std::vector<Json>& record) {
       {"memory", {"step", "tier", "at_ns", "used"}},
       {"commit", {"step", "seconds", "written_bytes"}},
       {"note", {"text"}},
+      {"outlook", {"step", "step_ns", "lower_bound_ns", "binds", "what_if"}},
       {"evaluation", {"step", "loss"}},
       {"end", {"step", "interrupted"}}};
   for (const Json& line : record) {
