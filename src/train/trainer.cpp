@@ -135,6 +135,8 @@ void resolve_batch(TrainOptions& options) {
   shape.accumulate = accumulate;
 }
 
+namespace {
+
 /// The least budget in terms of the flag, which pays for the ranks' buffers as well.
 [[noreturn]] void refuse_with_buffers(const BudgetError& error, const TrainOptions& options,
                                       const Communicator& communicator) {
@@ -176,6 +178,8 @@ void remove_summaries(const std::string& run, std::uint32_t ranks) {
   for (; path_exists((folder / name_for({ranks, ranks + 1}, "record.jsonl")).string()); ++ranks)
     std::filesystem::remove(folder / name_for({ranks, ranks + 1}, "summary.json"), ignored);
 }
+
+}  // namespace
 
 struct Trainer::Impl {
   TrainOptions options;
