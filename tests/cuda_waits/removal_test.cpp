@@ -63,8 +63,6 @@ std::string describe(int status, const std::string& folder) {
 /// Why a wait is not left out here; nullptr: it is.
 const char* why_not(const Site& site) {
   const auto is = [&](const char* text) { return std::strcmp(site.text, text) == 0; };
-  if (std::strstr(site.file, "weight_panels.cpp") != nullptr && site.line == 54)
-    return "vectors are found late in some runs only: no workload of its own yet";
   if (is("ctx.stream.wait(pin_.ready);"))
     return "kept logits leave the device only with vocabularies of several panels";
   return nullptr;

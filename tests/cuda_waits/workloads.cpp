@@ -144,8 +144,8 @@ bool engine_shows_what_was_written_last(std::uint64_t seed) {
   return true;
 }
 
-/// Reads of the store take long now and then, so that what waits for them has to.
-os::Interceptor slow_reads(std::uint64_t seed) {
+/// Reads of the store take long now and then, or all of them do, so that what waits for them has to.
+os::Interceptor slow_reads(std::uint64_t seed, std::uint64_t least_us) {
   const auto random = std::make_shared<std::mt19937_64>(seed);
   const auto mutex = std::make_shared<std::mutex>();
   return [=](const os::IoOp& op) -> std::optional<std::int64_t> {
@@ -153,7 +153,7 @@ os::Interceptor slow_reads(std::uint64_t seed) {
     std::uint64_t us;
     {
       const std::lock_guard lock(*mutex);
-      us = (*random)() % 1000;
+      us = least_us + (*random)() % 1000;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(us));
     return std::nullopt;
@@ -161,16 +161,16 @@ os::Interceptor slow_reads(std::uint64_t seed) {
 }
 
 bool training_gives_the_same_bits(const std::string& model, Recompute recompute, std::uint64_t seed,
-                                  const std::string& folder, bool first) {
+                                  std::uint64_t least_us, const std::string& folder, bool first) {
   std::filesystem::remove_all(folder + "/run");
   const TrainOptions o = small_options(model, recompute, folder + "/run");
   begin(seeded_device(seed, 100));
   {
-    const os::InterceptScope slow(slow_reads(seed));
+    const os::InterceptScope slow(slow_reads(seed, least_us));
     train(o);
   }
   const std::string got = fingerprint_run(o.run, {}), kept = folder + "/" + model;
-  if (first && seed == 1) std::ofstream(kept) << got;
+  if (first && seed == 1 && least_us == 0) std::ofstream(kept) << got;
   return got == read_whole(kept) && stand_in::failure().empty();
 }
 
@@ -187,13 +187,14 @@ std::vector<Workload> workloads(const std::string& folder, bool first) {
                      [=] { return verdict_has_all_gradients(sums ? Dtype::bf16 : Dtype::f32, sums ? 4 : 3, seed); }});
   for (std::uint64_t seed = 1; seed <= 4; ++seed)
     all.push_back({fmt::format("engine, seed {}", seed), [=] { return engine_shows_what_was_written_last(seed); }});
-  for (std::uint64_t seed = 1; seed <= 5; ++seed)
-    for (const bool llama : {true, false}) {
-      const char* const model = llama ? "llama" : "gpt2";
-      const Recompute recompute = llama ? Recompute::none : Recompute::layer;
-      all.push_back({fmt::format("training {}, seed {}", model, seed),
-                     [=] { return training_gives_the_same_bits(model, recompute, seed, folder, first); }});
-    }
+  for (const std::uint64_t least_us : {0, 4000})
+    for (std::uint64_t seed = 1; seed <= 3; ++seed)
+      for (const bool llama : {true, false}) {
+        const char* const model = llama ? "llama" : "gpt2";
+        const Recompute recompute = llama ? Recompute::none : Recompute::layer;
+        all.push_back({fmt::format("training {}, reads of {} us and more, seed {}", model, least_us, seed),
+                       [=] { return training_gives_the_same_bits(model, recompute, seed, least_us, folder, first); }});
+      }
   return all;
 }
 
