@@ -109,6 +109,7 @@ void ShardExchange::publish(ChunkId chunk, const char* operation) const {
 
 kernels::ExactSum ShardExchange::finish() {
   options_.stream->synchronize();
+  blocks_.rethrow_if_failed();  // other ranks were given what a transfer should have brought
   kernels::ExactSum total = squares_->take_squares();
   if (options_.communicator == nullptr) return total;
   static_assert(std::is_trivially_copyable_v<kernels::ExactSum>);

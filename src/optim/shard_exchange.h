@@ -41,7 +41,8 @@ class ShardExchange {
   Pin use_weights(ChunkId chunk, Tier tier);
   /// This rank's gradient of the chunk is complete. `trained` says of a parameter whether its squares count.
   void sum_gradient(ChunkId chunk, const std::function<bool(ParamId)>& trained);
-  /// Returns when all collectives have ended; rethrows their first error. The exact sum of squares over all ranks since
+  /// Returns when all collectives have ended; rethrows their first error, or that of a transfer whose bytes they were
+  /// to carry, before any other rank can take part in the verdict. The exact sum of squares over all ranks since
   /// the last call.
   kernels::ExactSum finish();
 
