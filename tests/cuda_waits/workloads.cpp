@@ -17,6 +17,7 @@
 #include "engine/engine_model.h"
 #include "offload/cuda/cuda_device.h"
 #include "train/cuda/cuda_kernels.h"
+#include "train/weight_panels.h"
 
 namespace cuda_waits {
 namespace {
@@ -132,6 +133,34 @@ bool verdict_has_all_gradients(Dtype dtype, std::uint64_t frames, std::uint64_t 
   return verdict.finite && std::abs(verdict.norm * verdict.norm - (4 + 16) * kElements) < 1e-6;
 }
 
+/// A vector is loaded in whose chunk comes up from the host for it alone, over a link that is as slow as computation.
+bool vector_is_there_when_loaded(std::uint64_t seed) {
+  stand_in::reset(seeded_device(seed, 20000));
+  constexpr std::uint64_t kElements = 1024;
+  const auto context = std::make_shared<cuda::CudaContext>(0);
+  const Layout layout({{.name = "vector", .shape = {kElements}}}, training_planes(Dtype::f32, Dtype::f32, false),
+                      kElements * sizeof(float));
+  Engine engine(layout.blocks(),
+                {.device_bytes = 4 * kFrame, .host_bytes = 1 * MiB, .frame_bytes = kFrame, .device = &context->device},
+                nullptr);
+  const auto stream = context->device.make_stream(64);
+  context->compute = static_cast<CudaStream*>(stream.get());
+  QueueStream host(16);
+  Optimizer optimizer(layout, engine, *stream, host,
+                      {.compute_tier = Tier::device, .gradients = cuda::make_cuda_gradient_kernels(context)}, {1});
+  Pin weight = engine.pin(layout.block(ChunkId(0), layout.plane("weight")), Tier::host, AccessKind::write);
+  const std::vector<float> want(kElements, 3.0f);
+  weight.view.copy_in(want.data(), 0, kElements * sizeof(float));
+  engine.unpin(std::move(weight), host);
+  const cuda::CudaBuffer got(*context, kElements * sizeof(float), true);
+  const auto kernels = cuda::make_cuda_kernels(Dtype::f32, context);
+  StepContext step{engine, *stream, Tier::device, optimizer, layout, *kernels, false};
+  load_vector<float>(step, ParamId(0), got.device<float>());
+  stream->launch([&] { got.to_host(context->stream()); });
+  stream->synchronize();
+  return std::equal(want.begin(), want.end(), got.host<float>());
+}
+
 /// The engine beside a plain model; a difference throws.
 bool engine_shows_what_was_written_last(std::uint64_t seed) {
   stand_in::reset(seeded_device(seed, 200));
@@ -185,6 +214,8 @@ std::vector<Workload> workloads(const std::string& folder, bool first) {
     for (const bool sums : {false, true})
       all.push_back({fmt::format("the verdict has all gradients, {}, seed {}", sums ? "bf16" : "fp32", seed),
                      [=] { return verdict_has_all_gradients(sums ? Dtype::bf16 : Dtype::f32, sums ? 4 : 3, seed); }});
+  for (std::uint64_t seed = 1; seed <= 12; ++seed)
+    all.push_back({fmt::format("a vector, seed {}", seed), [=] { return vector_is_there_when_loaded(seed); }});
   for (std::uint64_t seed = 1; seed <= 4; ++seed)
     all.push_back({fmt::format("engine, seed {}", seed), [=] { return engine_shows_what_was_written_last(seed); }});
   for (const std::uint64_t least_us : {0, 4000})
