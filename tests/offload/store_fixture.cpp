@@ -125,26 +125,6 @@ std::string message_of(const IoResult& result) {
   }
 }
 
-bool run_child(const std::function<void()>& body) {
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    try {
-      body();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "child: %s\n", error.what());
-      ::_exit(1);
-    }
-    ::_exit(0);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) return false;
-  REQUIRE(WIFEXITED(status));
-  REQUIRE(WEXITSTATUS(status) == 0);
-  return true;
-}
-
 Run::Run(std::string folder, IoWay way, std::uint64_t seed)
     : folder_(std::move(folder)), way_(way), seed_(seed), frames_(256 * KiB, seed) {}
 

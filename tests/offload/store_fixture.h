@@ -15,6 +15,7 @@
 #include "base/faults.h"
 #include "base/os.h"
 #include "base/size.h"
+#include "child_process.h"
 #include "offload/store.h"
 
 namespace transload::testing {
@@ -79,10 +80,6 @@ IoResult read_block(Store& store, SlotId slot, const std::vector<IoSlice>& slice
                     const char* name = "block");
 /// The message of the error in a result; empty where there is none.
 std::string message_of(const IoResult& result);
-
-/// Runs `body` in a child process; true: it ended by itself with success; false: it was killed by SIGKILL. Anything
-/// else fails the test.
-bool run_child(const std::function<void()>& body);
 
 /// A small training run, as the store sees it: blocks of several sizes, steps that rewrite some, commits, a reopening
 /// with more slots. What must be on disk after step s is a function of the seed.

@@ -2,14 +2,13 @@
 #include "train/store_group.h"
 
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cerrno>
 
 #include "base/faults.h"
+#include "child_process.h"
 #include "train/many_ranks.h"
 #include "train/safetensors.h"
 
@@ -73,26 +72,6 @@ void check_after(const std::string& run, const Deed& deed, bool done) {
   go_on_as(run, deed.shape, to_step(5));
   REQUIRE(check_run(run) == 5);
   REQUIRE(stores_in(run).size() == deed.shape.ranks);
-}
-
-/// Runs in a child process; false: it was killed.
-bool ends_in_child(const std::function<void()>& body) {
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    try {
-      body();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "child: %s\n", error.what());
-      ::_exit(1);
-    }
-    ::_exit(0);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) return false;
-  REQUIRE((WIFEXITED(status) && WEXITSTATUS(status) == 0));
-  return true;
 }
 
 std::uint64_t count_calls(const std::string& run, const Deed& deed, const os::OpFilter& filter) {
@@ -172,7 +151,7 @@ TEST_CASE("Killed at any call, a run of ranks is whole at the commit before or a
     for (bool ended = false; !ended; nth += deed.is_commit() ? 1 : 1 + nth / 8) {  // some of the many that make stores
       INFO(deed.name << ", killed at call " << nth);
       const std::string run = begun.copy();
-      ended = ends_in_child([&] {
+      ended = run_child([&] {
         const os::InterceptScope scope(os::kill_at(os::changing_ops(), nth));
         go_on_as(run, deed.shape, deed.then);
       });
