@@ -25,8 +25,7 @@ Dtype dtype_from(const JsonKeys& keys, const char* key) {
 }
 
 CheckpointMeta parse(const JsonKeys& keys) {
-  if (keys.count("format") != kFormat)
-    keys.refuse(fmt::format("its format is {}; this program reads {}.", keys.count("format"), kFormat));
+  keys.require_format(kFormat);
   CheckpointMeta meta;
   meta.step = keys.count("step");
   meta.steps_seen = keys.count("steps_seen");

@@ -37,8 +37,7 @@ std::uint64_t parse_id(const JsonKeys& keys, const Json& value) {
 }
 
 GroupFile parse(const JsonKeys& keys) {
-  if (keys.count("format") != kFormat)
-    keys.refuse(fmt::format("its format is {}; this program reads {}.", keys.count("format"), kFormat));
+  keys.require_format(kFormat);
   GroupFile group;
   group.run_id = keys.text("run_id");
   group.group = keys.count("group");

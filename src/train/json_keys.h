@@ -41,6 +41,10 @@ class JsonKeys {
     if (!value.is_number_unsigned()) refuse(fmt::format("\"{}\" is {}, but must be a count.", key, value.dump()));
     return value.get<std::uint64_t>();
   }
+  void require_format(std::uint64_t known) const {
+    if (count("format") != known)
+      refuse(fmt::format("its format is {}; this program reads {}.", count("format"), known));
+  }
   double number(const char* key) const {
     const nlohmann::json& value = at(key);
     if (!value.is_number()) refuse(fmt::format("\"{}\" is {}, but must be a number.", key, value.dump()));
