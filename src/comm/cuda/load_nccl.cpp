@@ -1,7 +1,4 @@
-#include <dlfcn.h>
-#include <fmt/format.h>
-
-#include "base/error.h"
+#include "base/library.h"
 #include "comm/cuda/nccl_table.h"
 
 namespace transload::cuda {
@@ -9,31 +6,22 @@ namespace {
 
 constexpr const char* kLibrary = "libnccl.so.2";
 
-template <class Function>
-void take(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (function == nullptr) throw Error(fmt::format("{} has no function {}.", kLibrary, name));
-}
-
 Nccl load() {
-  void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr)
-    throw Error(
-        fmt::format("Several GPUs need NCCL: {}. Install it, or name its folder in LD_LIBRARY_PATH.", ::dlerror()));
+  const Library library(kLibrary, "Several GPUs need NCCL");
   Nccl t;
-  take(library, "ncclGetUniqueId", t.get_unique_id);
-  take(library, "ncclCommInitRank", t.init_rank);
-  take(library, "ncclCommDestroy", t.destroy);
-  take(library, "ncclCommAbort", t.abort);
-  take(library, "ncclCommGetAsyncError", t.async_error);
-  take(library, "ncclGetErrorString", t.error_string);
-  take(library, "ncclGroupStart", t.group_start);
-  take(library, "ncclGroupEnd", t.group_end);
-  take(library, "ncclSend", t.send);
-  take(library, "ncclRecv", t.receive);
-  take(library, "ncclAllGather", t.all_gather);
-  take(library, "ncclReduceScatter", t.reduce_scatter);
-  take(library, "ncclBroadcast", t.broadcast);
+  library.take("ncclGetUniqueId", t.get_unique_id);
+  library.take("ncclCommInitRank", t.init_rank);
+  library.take("ncclCommDestroy", t.destroy);
+  library.take("ncclCommAbort", t.abort);
+  library.take("ncclCommGetAsyncError", t.async_error);
+  library.take("ncclGetErrorString", t.error_string);
+  library.take("ncclGroupStart", t.group_start);
+  library.take("ncclGroupEnd", t.group_end);
+  library.take("ncclSend", t.send);
+  library.take("ncclRecv", t.receive);
+  library.take("ncclAllGather", t.all_gather);
+  library.take("ncclReduceScatter", t.reduce_scatter);
+  library.take("ncclBroadcast", t.broadcast);
   return t;
 }
 
