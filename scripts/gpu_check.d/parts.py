@@ -30,7 +30,7 @@ def build(part):
         targets = ["transload", "test_cuda_device", "bench_cuda_kernels", "bench_cuda_links", "bench_cuda_products"]
         options = [f"-DCMAKE_CUDA_ARCHITECTURES={setup.architecture}-real"]
     part.run(setup.root / "scripts" / "build", setup.build, *targets, "--", "-DTRANSLOAD_ONEDNN=OFF",
-             "-DTRANSLOAD_HWLOC=OFF", *options)
+             "-DTRANSLOAD_HWLOC=OFF", "-DTRANSLOAD_MPI=OFF", "-DTRANSLOAD_GLOO=OFF", *options)
     part.found.update(architecture=setup.architecture, targets=targets)
 
 
