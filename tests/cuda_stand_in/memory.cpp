@@ -94,7 +94,7 @@ using namespace stand_in;
 
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   ENTER("cudaMalloc");
-  if (live().device_bytes + bytes > runtime().settings.device_bytes) return cudaErrorMemoryAllocation;
+  if (live().device_bytes + bytes > settings().device_bytes) return cudaErrorMemoryAllocation;
   return take(runtime().device, pointer, bytes, PROT_NONE);
 }
 cudaError_t cudaFree(void* pointer) {
@@ -106,7 +106,7 @@ cudaError_t cudaFree(void* pointer) {
 
 cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
   ENTER("cudaHostAlloc");
-  if (live().pinned_bytes + bytes > runtime().settings.pinned_bytes) return cudaErrorMemoryAllocation;
+  if (live().pinned_bytes + bytes > settings().pinned_bytes) return cudaErrorMemoryAllocation;
   return take(runtime().pinned, pointer, bytes, PROT_READ | PROT_WRITE);
 }
 cudaError_t cudaFreeHost(void* pointer) {
@@ -118,7 +118,7 @@ cudaError_t cudaFreeHost(void* pointer) {
 
 cudaError_t cudaHostRegister(void* pointer, std::size_t bytes, unsigned) {
   ENTER("cudaHostRegister");
-  if (live().pinned_bytes + bytes > runtime().settings.pinned_bytes) return cudaErrorMemoryAllocation;
+  if (live().pinned_bytes + bytes > settings().pinned_bytes) return cudaErrorMemoryAllocation;
   Runtime& r = runtime();
   std::lock_guard lock(r.mutex);
   const bool fresh = r.registered.emplace(reinterpret_cast<std::uintptr_t>(pointer), bytes).second;

@@ -40,15 +40,20 @@ cudaError_t enter(const char* name) {
   return r.sticky;
 }
 
+Settings settings() {
+  std::lock_guard lock(runtime().mutex);
+  return runtime().settings;
+}
+
 cudaError_t sticky() {
   std::lock_guard lock(runtime().mutex);
   return runtime().sticky;
 }
 
-void reset(const Settings& settings) {
+void reset(const Settings& wanted) {
   Runtime& r = runtime();
   std::lock_guard lock(r.mutex);
-  r.settings = settings;
+  r.settings = wanted;
   r.sticky = r.fault = cudaSuccess;
   r.fault_in = 0;
   r.counts.clear();
@@ -117,7 +122,7 @@ using namespace stand_in;
 
 cudaError_t cudaGetDeviceCount(int* count) {
   ENTER("cudaGetDeviceCount");
-  const int devices = runtime().settings.devices;
+  const int devices = settings().devices;
   if (devices < 0) return cudaErrorInsufficientDriver;  // and *count stays as it was
   *count = devices;
   return devices == 0 ? cudaErrorNoDevice : cudaSuccess;
@@ -125,10 +130,10 @@ cudaError_t cudaGetDeviceCount(int* count) {
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   ENTER("cudaGetDeviceProperties");
-  if (device < 0 || device >= runtime().settings.devices) return cudaErrorInvalidDevice;
+  if (device < 0 || device >= settings().devices) return cudaErrorInvalidDevice;
   *properties = {};
   std::strcpy(properties->name, "stand-in");
-  properties->totalGlobalMem = runtime().settings.device_bytes;
+  properties->totalGlobalMem = settings().device_bytes;
   properties->major = 9;
   properties->multiProcessorCount = 2;
   properties->pciBusID = device;
@@ -138,7 +143,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device) {
   ENTER("cudaDeviceGetAttribute");
   *value = 0;  // of no clock
-  return device < 0 || device >= runtime().settings.devices ? cudaErrorInvalidDevice : cudaSuccess;
+  return device < 0 || device >= settings().devices ? cudaErrorInvalidDevice : cudaSuccess;
 }
 
 namespace {
@@ -147,7 +152,7 @@ thread_local int current_device = 0;
 
 cudaError_t cudaSetDevice(int device) {
   ENTER("cudaSetDevice");
-  if (device < 0 || device >= runtime().settings.devices) return cudaErrorInvalidDevice;
+  if (device < 0 || device >= settings().devices) return cudaErrorInvalidDevice;
   current_device = device;
   return cudaSuccess;
 }
@@ -169,7 +174,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* all) {
   ENTER("cudaMemGetInfo");
-  *all = runtime().settings.device_bytes;
+  *all = settings().device_bytes;
   *free = *all - live().device_bytes;
   return cudaSuccess;
 }

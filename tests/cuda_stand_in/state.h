@@ -45,7 +45,7 @@ struct Allocation {
 struct Runtime {
   std::mutex mutex;
   std::condition_variable changed;
-  Settings settings;
+  Settings settings;  // a call without the lock takes settings()
   std::map<std::uintptr_t, Allocation> device, pinned;
   std::map<std::uintptr_t, std::size_t> registered;
   std::set<CUstream_st*> streams;
@@ -75,6 +75,7 @@ class DeviceWorks {
 
 /// The answer of a call before it does anything.
 cudaError_t enter(const char* name);
+Settings settings();
 cudaError_t sticky();
 bool alive(cudaStream_t stream);
 bool alive(cudaEvent_t event);

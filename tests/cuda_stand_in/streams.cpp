@@ -118,7 +118,7 @@ void CUstream_st::run() {
     const std::function<void()> work = std::move(queue.front());
     queue.pop_front();
     lock.unlock();
-    if (const int most = runtime().settings.most_delay_us; most > 0)
+    if (const int most = settings().most_delay_us; most > 0)
       std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned>(most)));
     work();
     lock.lock();
