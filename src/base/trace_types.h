@@ -103,6 +103,7 @@ struct Plan {
   struct Drop {
     BlockId block;
     std::uint32_t after_tick = 0;  ///< leave the tier once the access of this tick is released
+    bool write = false;            ///< the tier below gets the version first, where it lacks it
   };
   /// Indexed by tier (device, host). Fetches are in order of need; drops in order of after_tick.
   std::vector<Fetch> fetches[2];

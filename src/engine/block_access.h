@@ -18,7 +18,14 @@ class Pin {
  public:
   Pin() = default;
   Pin(Pin&& o) noexcept
-      : view(o.view), ready(o.ready), block(o.block), tier(o.tier), kind(o.kind), found(o.found), tick(o.tick) {
+      : view(o.view),
+        ready(o.ready),
+        block(o.block),
+        tier(o.tier),
+        kind(o.kind),
+        found(o.found),
+        tick(o.tick),
+        owed_frames(o.owed_frames) {
     o.block = {};
   }
   Pin& operator=(Pin&& o) noexcept {
@@ -29,6 +36,7 @@ class Pin {
     kind = o.kind;
     found = o.found;
     tick = o.tick;
+    owed_frames = o.owed_frames;
     o.block = {};
     return *this;
   }
@@ -41,6 +49,7 @@ class Pin {
   AccessKind kind = AccessKind::read;
   Found found = Found::none;  ///< for the record
   std::uint32_t tick = 0;
+  std::uint32_t owed_frames = 0;  ///< the engine's: host room for what leaves the device when this pin is given back
 };
 
 class BlockAccess {

@@ -30,7 +30,8 @@ struct Copy {
   bool writer = false;        ///< pinned by write, update or consume
   bool arriving = false;
   bool leaving = false;     ///< being written down; leaves when done unless somebody pins it
-  bool drop = false;        ///< the plan wants it gone; a pin clears this
+  bool drop = false;        ///< the plan wants it gone, or gone as soon as it has come; a pin clears this
+  bool write = false;       ///< with drop: the store gets the version although the device has it too
   bool prefetched = false;  ///< fetched ahead and not pinned since
   Lane via = Lane::issue;   ///< the link that brings or brought it
   std::uint64_t last_use = 0;
@@ -67,6 +68,7 @@ struct Engine::Impl {
   Pin pin(BlockId id, Tier tier, AccessKind kind);
   void unpin(const Pin& pin, Stream& stream);
   void acquire(std::unique_lock<std::mutex>& lock, BlockId id, Tier tier, AccessKind kind);
+  void expect_leaving(Held& held);
   void release(const Held& held, bool queued) noexcept;
   bool conflicts(const Block& b, Tier tier, AccessKind kind) const;
   void begin_version(Block& b, Tier tier);
@@ -85,6 +87,7 @@ struct Engine::Impl {
   bool take_frames(BlockId id, Tier tier);
   void release_frames(Block& b, Tier tier);
   bool make_room(Tier tier, std::uint32_t frames, BlockId protect);
+  std::uint64_t planned_score(BlockId id, Tier tier) const;
   BlockId choose_victim(Tier tier, BlockId protect) const;
   bool evict(BlockId id, Tier tier);
   bool has_other_copy(const Block& b, Tier tier) const;
@@ -99,6 +102,8 @@ struct Engine::Impl {
   bool try_fetch(BlockId id, Tier tier, bool ahead);
   bool start_read(BlockId id, bool ahead);
   bool start_write(BlockId id);
+  /// A copy that somebody wants where it comes to.
+  bool fetch_copy(BlockId id, Tier from, bool ahead);
   bool start_copy(BlockId id, Tier from, bool ahead);
   Transfer* take_transfer(BlockId id, Link link, bool ahead);
   void finished(Transfer& transfer, const IoResult& result) noexcept;
@@ -132,6 +137,8 @@ struct Engine::Impl {
   std::unique_ptr<TierMemory> memory[2];
   std::unique_ptr<Frames> frames_of[2];
   std::uint32_t leaving_frames[2] = {0, 0};  ///< will be free when their transfers end
+  std::uint32_t due_frames[2] = {0, 0};      ///< will be free at releases that wait in streams
+  std::uint32_t owed_frames = 0;             ///< of the host: for what leaves the device when pins are given back
   std::vector<std::unique_ptr<Transfer>> transfers;
   std::vector<Transfer*> idle_transfers;
   int in_flight[kLinks] = {};

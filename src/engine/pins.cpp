@@ -33,6 +33,9 @@ struct Engine::Impl::Held {
   Tier tier;
   AccessKind kind;
   std::uint32_t tick;
+  std::uint32_t owed_frames;  ///< as the pin's
+  std::uint32_t due_frames[2] = {0,
+                                 0};  ///< of copies that leave at this release, by plan or because their content ends
 };
 
 /// Gives a pin back from a stream; also when the stream skips its tasks after an error.
@@ -117,6 +120,8 @@ Pin Engine::Impl::pin(BlockId id, Tier tier, AccessKind kind) {
   if (schedule.in_step()) {
     const Schedule::Match match = schedule.advance(id, tier, kind);
     pin.tick = match.tick;
+    if (match.tick != kNoTick) pin.owed_frames = schedule.frames_down_after(match.tick);
+    owed_frames += pin.owed_frames;
     for (std::uint32_t t = match.skipped_from; t < match.skipped_to; ++t) run_drops(t);
   }
   if (needs_content(kind)) pin.found = count_pin(c, valid(b, tier));
@@ -144,7 +149,7 @@ Pin Engine::Impl::pin(BlockId id, Tier tier, AccessKind kind) {
 
 void Engine::Impl::unpin(const Pin& pin, Stream& stream) {
   TRANSLOAD_CHECK(pin.held(), "a pin is given back twice");
-  const Held held{pin.block, pin.tier, pin.kind, pin.tick};
+  Held held{pin.block, pin.tier, pin.kind, pin.tick, pin.owed_frames};
   if (stream.is_inline()) {
     release(held, false);
     return;
@@ -152,13 +157,27 @@ void Engine::Impl::unpin(const Pin& pin, Stream& stream) {
   {
     std::lock_guard lock(mutex);
     ++queued_releases;
+    expect_leaving(held);
   }
   stream.after(ReleaseTask(this, held));
+}
+
+void Engine::Impl::expect_leaving(Held& held) {
+  const auto expect = [&](BlockId id, Tier tier) {
+    if (copy(id, tier).first != kNoFrame) held.due_frames[index(tier)] += at(id).frames;
+  };
+  if (held.kind == AccessKind::consume)
+    for (const Tier tier : {Tier::device, Tier::host}) expect(held.block, tier);
+  if (held.tick != kNoTick && schedule.active() && !options.lru)
+    for (const Schedule::Drop& d : schedule.drops_after(held.tick)) expect(d.block, d.tier);
+  for (int t = 0; t < 2; ++t) due_frames[t] += held.due_frames[t];
 }
 
 void Engine::Impl::release(const Held& held, bool queued) noexcept {
   std::lock_guard lock(mutex);
   if (queued) --queued_releases;
+  for (int t = 0; t < 2; ++t) due_frames[t] -= held.due_frames[t];
+  owed_frames -= held.owed_frames;
   Block& b = at(held.block);
   Copy& c = copy(held.block, held.tier);
   if (held.kind == AccessKind::read) {

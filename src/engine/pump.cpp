@@ -1,4 +1,6 @@
 // The plan's hints: what leaves after an access, what is fetched ahead. All of it is optional (law 2).
+#include <algorithm>
+
 #include "base/check.h"
 #include "engine/engine_impl.h"
 
@@ -10,7 +12,9 @@ constexpr int kFetchesInFlight = 8;  ///< a link
 
 void Engine::Impl::run_drops(std::uint32_t tick) {
   for (const Schedule::Drop& d : schedule.drops_after(tick)) {
-    copy(d.block, d.tier).drop = true;
+    Copy& c = copy(d.block, d.tier);
+    c.drop = true;
+    c.write = d.write;
     try_drop(d.block, d.tier);
   }
 }
@@ -37,7 +41,7 @@ void Engine::Impl::pump_fetches(Tier tier) {
     Block& b = at(fetch.block);
     if (!b.alive || fetch.not_before > schedule.now()) return;
     const Copy& c = b.copy[index(tier)];
-    if (c.drop || c.leaving) return;  // on its way out, and wanted again later
+    if (c.leaving || (c.drop && c.first != kNoFrame)) return;  // on its way out, and wanted again later
     if (valid(b, tier)) {
       schedule.pop_fetch(tier);
       continue;
@@ -46,7 +50,11 @@ void Engine::Impl::pump_fetches(Tier tier) {
     if (tier == Tier::device && !valid(b, Tier::host)) return;  // the host's own fetch brings it first
     const Link link = tier == Tier::device ? Link::host_to_device : Link::nvme_read;
     if (in_flight[static_cast<int>(link)] >= kFetchesInFlight) return;
-    if (frames(tier).free_count() < b.frames + fetch.reserved_frames) return;
+    const Frames& f = frames(tier);
+    const std::uint64_t workspace = f.count() - f.limit();
+    const std::uint64_t growth = fetch.workspace_frames - std::min(fetch.workspace_frames, workspace);
+    const std::uint32_t owed = tier == Tier::host ? owed_frames : 0;
+    if (f.free_count() < b.frames + fetch.reserved_frames + growth + owed) return;
     if (!try_fetch(fetch.block, tier, true)) return;
     schedule.pop_fetch(tier);
   }

@@ -8,6 +8,11 @@
 
 namespace transload {
 
+namespace {
+constexpr std::uint64_t kLeastScore = UINT64_MAX - 1;            // less the clock of the last use
+constexpr std::uint64_t kFetchedScore = std::uint64_t{1} << 62;  // beyond all times
+}  // namespace
+
 bool Engine::Impl::valid(const Block& b, Tier tier) const {
   const Copy& c = b.copy[index(tier)];
   return b.alive && c.first != kNoFrame && c.version == b.version;
@@ -30,7 +35,6 @@ bool Engine::Impl::take_frames(BlockId id, Tier tier) {
     note_peak(tier);
   }
   c.version = b.version;
-  c.drop = false;
   return true;
 }
 
@@ -49,6 +53,8 @@ void Engine::Impl::release_frames(Block& b, Tier tier) {
 
 bool Engine::Impl::has_other_copy(const Block& b, Tier tier) const {
   if (!b.alive || b.stored()) return true;
+  if (const Copy& own = b.copy[index(tier)]; tier == Tier::host && own.drop && own.write && store != nullptr)
+    return false;
   const Tier other = tier == Tier::host ? Tier::device : Tier::host;
   const Copy& c = b.copy[index(other)];
   return valid(b, other) && !c.arriving;
@@ -75,6 +81,14 @@ bool Engine::Impl::evict(BlockId id, Tier tier) {
   return true;
 }
 
+/// What the plan fetches anew before its next use goes before what the plan counts on; of each the farthest next use.
+std::uint64_t Engine::Impl::planned_score(BlockId id, Tier tier) const {
+  const std::uint64_t next = schedule.next_use(id, tier);
+  if (next == UINT64_MAX) return UINT64_MAX - 1;
+  return schedule.fetched_for(tier, next) ? kFetchedScore + next : next;
+}
+
+/// Dead or stale content leaves first, then by plan, or the longest unused.
 BlockId Engine::Impl::choose_victim(Tier tier, BlockId protect) const {
   BlockId victim;
   std::uint64_t best = 0;
@@ -82,12 +96,8 @@ BlockId Engine::Impl::choose_victim(Tier tier, BlockId protect) const {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const Copy& c = blocks[i].copy[index(tier)];
     if (!c.idle() || c.leaving || BlockId(i) == protect) continue;
-    // Dead or stale content first, then the farthest next use, or the longest unused.
     std::uint64_t score = UINT64_MAX;
-    if (valid(blocks[i], tier)) {
-      score = planned ? schedule.next_use(BlockId(i), tier) : UINT64_MAX - 1 - c.last_use;
-      score = std::min(score, UINT64_MAX - 1);
-    }
+    if (valid(blocks[i], tier)) score = planned ? planned_score(BlockId(i), tier) : kLeastScore - c.last_use;
     if (!victim.valid() || score > best) {
       victim = BlockId(i);
       best = score;
@@ -97,7 +107,7 @@ BlockId Engine::Impl::choose_victim(Tier tier, BlockId protect) const {
 }
 
 bool Engine::Impl::make_room(Tier tier, std::uint32_t wanted, BlockId protect) {
-  while (frames(tier).free_count() + leaving_frames[index(tier)] < wanted) {
+  while (frames(tier).free_count() + leaving_frames[index(tier)] + due_frames[index(tier)] < wanted) {
     const BlockId victim = choose_victim(tier, protect);
     if (!victim.valid() || !evict(victim, tier)) return frames(tier).free_count() >= wanted;
   }
@@ -108,7 +118,7 @@ void Engine::Impl::try_drop(BlockId id, Tier tier) {
   Copy& c = copy(id, tier);
   if (!c.drop || c.leaving) return;
   if (c.first == kNoFrame) {
-    c.drop = false;
+    c.drop = tier == Tier::host && at(id).copy[index(Tier::device)].drop;  // it is yet to come, and leaves then
     return;
   }
   if (c.idle() && !evict(id, tier)) pending_drops.emplace_back(id, tier);

@@ -3,8 +3,13 @@
 #include <algorithm>
 
 #include "base/size.h"
+#include "plan/tier_sequences.h"
 
 namespace transload {
+
+namespace {
+constexpr std::uint64_t kAnyRoom = std::uint64_t{1} << 40;
+}
 
 void Schedule::set(const Trace& trace, const Plan& plan, const std::vector<BlockSpec>& blocks,
                    std::uint64_t frame_bytes) {
@@ -13,6 +18,7 @@ void Schedule::set(const Trace& trace, const Plan& plan, const std::vector<Block
   index_drops(plan);
   index_fetches(plan);
   index_writes(plan, blocks, frame_bytes);
+  index_workspace(trace, frame_bytes);
   in_step_ = false;
   tick_ = 0;
   for (int t = 0; t < 2; ++t) {
@@ -58,7 +64,7 @@ void Schedule::index_drops(const Plan& plan) {
   std::vector<std::uint32_t> at(drops_begin_.begin(), drops_begin_.end() - 1);
   for (int tier = 0; tier < 2; ++tier)
     for (const Plan::Drop& d : plan.drops[tier])
-      drops_[at[d.after_tick % accesses_.size()]++] = {d.block, static_cast<Tier>(tier)};
+      drops_[at[d.after_tick % accesses_.size()]++] = {d.block, static_cast<Tier>(tier), d.write};
 }
 
 void Schedule::index_fetches(const Plan& plan) {
@@ -72,6 +78,8 @@ void Schedule::index_fetches(const Plan& plan) {
         ends[accesses_[t].block.value].push_back(t);
     for (auto& list : ends) std::sort(list.begin(), list.end());
     fetches_[tier].clear();
+    fetched_[tier].assign(accesses_.size(), false);
+    for (const Plan::Fetch& f : plan.fetches[tier]) fetched_[tier][f.need_tick % accesses_.size()] = true;
     for (const Plan::Fetch& f : plan.fetches[tier]) {
       Planned planned{f.block, f.need_tick, INT64_MIN};
       for (const std::int64_t shift : {-n, std::int64_t{0}, n})
@@ -85,22 +93,33 @@ void Schedule::index_fetches(const Plan& plan) {
 }
 
 void Schedule::index_writes(const Plan& plan, const std::vector<BlockSpec>& blocks, std::uint64_t frame_bytes) {
-  std::vector<bool> made_on_device(blocks.size(), false);
   std::vector<std::uint64_t> frames[2];
   for (auto& f : frames) f.assign(accesses_.size(), 0);
+  down_.assign(accesses_.size(), 0);
   for (std::size_t t = 0; t < accesses_.size(); ++t) {
     const Access& a = accesses_[t];
     if (a.kind == AccessKind::write)
       frames[static_cast<int>(a.tier)][t] += ceil_div(blocks[a.block.value].bytes, frame_bytes);
-    if (a.tier == Tier::device && makes_version(a.kind)) made_on_device[a.block.value] = true;
+    if (push_[t]) down_[t] += static_cast<std::uint32_t>(ceil_div(blocks[a.block.value].bytes, frame_bytes));
+  }
+  for (const Plan::Drop& d : plan.drops[0]) {
+    const std::size_t tick = d.after_tick % accesses_.size();
+    if (d.write && !(push_[tick] && accesses_[tick].block == d.block))
+      down_[tick] += static_cast<std::uint32_t>(ceil_div(blocks[d.block.value].bytes, frame_bytes));
   }
   // What the device writes down takes room in the host tier too.
-  for (const Plan::Drop& d : plan.drops[0])
-    if (made_on_device[d.block.value])
-      frames[1][d.after_tick % accesses_.size()] += ceil_div(blocks[d.block.value].bytes, frame_bytes);
+  for (std::size_t t = 0; t < accesses_.size(); ++t) frames[1][t] += down_[t];
   for (int tier = 0; tier < 2; ++tier) {
     writes_[tier].assign(accesses_.size() + 1, 0);
     for (std::size_t t = 0; t < accesses_.size(); ++t) writes_[tier][t + 1] = writes_[tier][t] + frames[tier][t];
+  }
+}
+
+void Schedule::index_workspace(const Trace& trace, std::uint64_t frame_bytes) {
+  for (const Tier tier : {Tier::device, Tier::host}) {
+    std::vector<std::uint64_t> beside = workspace_by_tick(trace, tier);
+    for (std::uint64_t& bytes : beside) bytes = kAnyRoom - ceil_div(bytes, frame_bytes);
+    if (!beside.empty()) beside_workspace_[static_cast<int>(tier)].emplace(beside);
   }
 }
 
@@ -142,10 +161,20 @@ std::uint64_t Schedule::next_use(BlockId block, Tier tier) const {
   return (step_ + 1) * accesses_.size() + uses.front();
 }
 
+bool Schedule::fetched_for(Tier tier, std::uint64_t time) const {
+  return time != UINT64_MAX && fetched_[static_cast<int>(tier)][time % accesses_.size()];
+}
+
 std::uint64_t Schedule::writes_until(Tier tier, std::uint64_t time) const {
   const auto& sums = writes_[static_cast<int>(tier)];
   const std::uint64_t n = accesses_.size();
   return time / n * sums.back() + sums[time % n];
+}
+
+std::uint64_t Schedule::most_workspace(Tier tier, std::uint64_t need) const {
+  const std::uint64_t n = accesses_.size(), from = now() % n;
+  const std::int64_t least = beside_workspace_[static_cast<int>(tier)]->least(from, from + (need - now()) + 1);
+  return kAnyRoom - static_cast<std::uint64_t>(least);
 }
 
 bool Schedule::peek_fetch(Tier tier, Fetch& fetch) {
@@ -162,11 +191,12 @@ bool Schedule::peek_fetch(Tier tier, Fetch& fetch) {
       pop_fetch(tier);
       continue;
     }
-    if (fetch.need - now() > n) return false;
+    if (fetch.need - now() >= n) return false;
     const std::int64_t not_before =
         planned.not_before == INT64_MIN ? -1 : static_cast<std::int64_t>(base) + planned.not_before;
     fetch.not_before = not_before < 0 ? 0 : static_cast<std::uint64_t>(not_before) + 1;
     fetch.reserved_frames = writes_until(tier, fetch.need) - writes_until(tier, now());
+    fetch.workspace_frames = most_workspace(tier, fetch.need);
     return true;
   }
 }

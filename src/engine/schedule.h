@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/trace_types.h"
+#include "plan/room_tree.h"
 
 namespace transload {
 
@@ -35,21 +37,27 @@ class Schedule {
   struct Drop {
     BlockId block;
     Tier tier;
+    bool write;  ///< as Plan::Drop
   };
   /// Of the plan in force; a tick of an earlier, longer one has none.
   std::span<const Drop> drops_after(std::uint32_t tick) const;
   /// The block's next access after this device access is the host's: its content may leave at once.
   bool leaves_device_after(std::uint32_t tick) const { return tick < push_.size() && push_[tick]; }
+  /// Host room for what leaves the device once the access is over.
+  std::uint32_t frames_down_after(std::uint32_t tick) const { return tick < down_.size() ? down_[tick] : 0; }
 
   /// Absolute time of the first access of a block at or below a tier (host: device accesses count, they come through
   /// it) that is not before now; UINT64_MAX: never.
   std::uint64_t next_use(BlockId block, Tier tier) const;
+  /// The plan fetches the block for the access at that time: until then it counts on no copy in the tier.
+  bool fetched_for(Tier tier, std::uint64_t time) const;
 
   struct Fetch {
     BlockId block;
     std::uint64_t need = 0;             ///< absolute
     std::uint64_t not_before = 0;       ///< absolute; until then the plan drops the block, or the other tier changes it
     std::uint64_t reserved_frames = 0;  ///< room that blocks made anew before `need` will take
+    std::uint64_t workspace_frames = 0;  ///< the most that workspace takes until `need`
   };
   /// The next fetch of a tier that is not too late; false: none within one step from now.
   bool peek_fetch(Tier tier, Fetch& fetch);
@@ -67,15 +75,20 @@ class Schedule {
   void index_drops(const Plan& plan);
   void index_fetches(const Plan& plan);
   void index_writes(const Plan& plan, const std::vector<BlockSpec>& blocks, std::uint64_t frame_bytes);
+  void index_workspace(const Trace& trace, std::uint64_t frame_bytes);
   std::uint64_t writes_until(Tier tier, std::uint64_t time) const;
+  std::uint64_t most_workspace(Tier tier, std::uint64_t need) const;
 
   std::vector<Access> accesses_;
   std::vector<std::vector<std::uint32_t>> uses_[2];  ///< ticks by block, ascending
   std::vector<Drop> drops_;
   std::vector<std::uint32_t> drops_begin_;  ///< by tick, n + 1 entries
   std::vector<bool> push_;
+  std::vector<std::uint32_t> down_;  ///< frames by tick
   std::vector<Planned> fetches_[2];
-  std::vector<std::uint64_t> writes_[2];  ///< prefix sums of frames by tick, n + 1 entries
+  std::vector<bool> fetched_[2];                 ///< by tick
+  std::vector<std::uint64_t> writes_[2];         ///< prefix sums of frames by tick, n + 1 entries
+  std::optional<RoomTree> beside_workspace_[2];  ///< frames, of kAnyRoom, by tick
   std::size_t cursor_[2] = {0, 0};
   std::uint64_t cursor_step_[2] = {0, 0};
   std::uint64_t step_ = 0;

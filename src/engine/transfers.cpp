@@ -63,12 +63,12 @@ bool Engine::Impl::try_fetch(BlockId id, Tier tier, bool ahead) {
   Block& b = at(id);
   TRANSLOAD_CHECK(b.alive, "{} has no content to fetch", b.spec.name);
   if (tier == Tier::device) {
-    if (valid(b, Tier::host)) return start_copy(id, Tier::host, ahead);
+    if (valid(b, Tier::host)) return fetch_copy(id, Tier::host, ahead);
     try_fetch(id, Tier::host, ahead);
     return false;
   }
   if (valid(b, Tier::host)) return false;  // on its way
-  if (valid(b, Tier::device)) return start_copy(id, Tier::device, ahead);
+  if (valid(b, Tier::device)) return fetch_copy(id, Tier::device, ahead);
   return start_read(id, ahead);
 }
 
@@ -80,6 +80,7 @@ bool Engine::Impl::start_read(BlockId id, bool ahead) {
     if (!take_frames(id, Tier::host)) return false;
     BlockView(&frames(Tier::host).table(), c.first, b.spec.bytes).zero(0, b.spec.bytes);
     c.prefetched = ahead;
+    c.drop = false;
     return true;
   }
   if (idle_transfers.empty() || paused || !take_frames(id, Tier::host)) return false;
@@ -89,6 +90,7 @@ bool Engine::Impl::start_read(BlockId id, bool ahead) {
     c.arriving = true;
   }
   c.via = Lane::nvme_read;
+  c.drop = false;
   c.prefetched = ahead;
   t->set_slices(BlockView(&frames(Tier::host).table(), c.first, b.spec.bytes));
   store->submit_read(b.slot, t->slices, b.checksum, b.spec.name.c_str(), t);
@@ -112,6 +114,12 @@ bool Engine::Impl::start_write(BlockId id) {
   t->slot = slot;
   t->set_slices(BlockView(&frames(Tier::host).table(), c.first, b.spec.bytes));
   store->submit_write(slot, t->slices, b.spec.name.c_str(), t);
+  return true;
+}
+
+bool Engine::Impl::fetch_copy(BlockId id, Tier from, bool ahead) {
+  if (!start_copy(id, from, ahead)) return false;
+  at(id).copy[1 - index(from)].drop = false;
   return true;
 }
 
@@ -173,6 +181,8 @@ void Engine::Impl::finished(Transfer& t, const IoResult& result) noexcept {
     }
     c.arrivals.fetch_add(1, std::memory_order_release);
     c.arrivals.notify_all();
+    if (c.drop && !error)
+      try_drop(t.block, tier);  // what the device made may have left already, as far as the plan goes
   };
   const auto source_done = [&](Tier tier) {
     Copy& c = b.copy[index(tier)];

@@ -91,7 +91,9 @@ class BlockGaps {
     gap.alive = leaves_copy(before);
     gap.fetch = needs_content(after) && before != TierOp::consume;
     gap.flushed = flushed;
-    gap.spared_write = !flushed && after != TierOp::take;
+    const bool lives_above = problem_.uses[last].above && problem_.uses[gap.next_use].above && after == TierOp::kill;
+    gap.wanted_below = flushed || !lives_above;
+    gap.spared_write = !flushed && !lives_above && after != TierOp::take;
     if (gap.alive && !problem_.may_evict) add_range(pinned_, gap.from, gap.to, problem_.frames[block]);
     out_.gaps.push_back(gap);
   }

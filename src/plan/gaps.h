@@ -18,6 +18,7 @@ struct Gap {
   bool fetch = false;          ///< the next use needs content, which exists somewhere
   bool flushed = false;        ///< the tier below gets the version within the gap whatever is chosen
   bool spared_write = true;    ///< keeping it can spare a write-back
+  bool wanted_below = true;    ///< who drops it has to leave the version there
   bool empty() const { return from == to; }
 };
 

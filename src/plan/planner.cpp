@@ -53,7 +53,7 @@ TierPlan plan_or_refuse(const PlanInput& input, Tier tier, const TierProblem& pr
 void copy_lists(const PlanInput& input, Tier tier, const TierProblem& problem, const TierPlan& from, Plan& to) {
   const auto t = static_cast<std::size_t>(tier);
   for (const TierFetch& f : from.fetches) to.fetches[t].push_back({BlockId(f.block), f.tick, f.lead_ticks});
-  for (const TierDrop& d : from.drops) to.drops[t].push_back({BlockId(d.block), d.tick});
+  for (const TierDrop& d : from.drops) to.drops[t].push_back({BlockId(d.block), d.tick, d.write});
   const std::vector<std::uint64_t> workspace = workspace_by_tick(*input.trace, tier);
   const std::uint64_t frame = input.budgets.frame_bytes;
   for (std::size_t p = 0; p < from.occupied.size(); ++p)

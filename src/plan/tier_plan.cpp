@@ -26,7 +26,7 @@ class Walk {
   Walk(const TierProblem& problem, const GapProblem& gaps, const std::vector<char>& keep)
       : problem_(problem), gaps_(gaps), keep_(keep) {}
 
-  /// on_drop(gap), on_write(block, position: due when it begins), on_fetch(gap).
+  /// on_drop(gap, written), on_write(block, position: due when it begins), on_fetch(gap).
   template <class Drop, class Write, class Fetch>
   void run(Drop&& on_drop, Write&& on_write, Fetch&& on_fetch) const {
     std::size_t g = 0;
@@ -54,8 +54,9 @@ class Walk {
         if (makes_version(op)) unwritten = true;
         if (ends_copy(op)) unwritten = false;
         if (gap.alive && keep_[g] == 0) {
-          if (counts) on_drop(gap);
-          if (unwritten && counts) on_write(block, gap.from);
+          const bool write = unwritten && gap.wanted_below;
+          if (counts) on_drop(gap, write);
+          if (write && counts) on_write(block, gap.from);
           unwritten = false;
         }
         const bool taken = problem_.uses[gap.next_use].op == TierOp::take;
@@ -94,7 +95,7 @@ class Walk {
 Traffic traffic_of(const TierProblem& problem, const GapProblem& gaps, const std::vector<char>& keep) {
   Traffic t;
   Walk(problem, gaps, keep)
-      .run([](const Gap&) {}, [&](std::uint32_t block, std::uint32_t) { t.written += problem.bytes[block]; },
+      .run([](const Gap&, bool) {}, [&](std::uint32_t block, std::uint32_t) { t.written += problem.bytes[block]; },
            [&](const Gap& gap) { t.fetched += problem.bytes[gap.block]; });
   return t;
 }
@@ -186,8 +187,8 @@ TierPlan plan_tier(const TierProblem& problem, std::uint32_t ticks) {
   std::vector<const Gap*> fetched;
   Walk(problem, gaps, keep)
       .run(
-          [&](const Gap& gap) {
-            plan.drops.push_back({gap.block, problem.uses[gap.last_use].tick});
+          [&](const Gap& gap, bool write) {
+            plan.drops.push_back({gap.block, problem.uses[gap.last_use].tick, write});
           },
           [&](std::uint32_t block, std::uint32_t position) {
             plan.writes.push_back({block, problem.uses[position].tick});

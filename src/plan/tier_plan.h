@@ -29,6 +29,7 @@ struct TierUse {
   TierOp op = TierOp::none;
   std::uint32_t tick = 0;     ///< of the trace
   std::uint32_t release = 0;  ///< position from which on the copy is not pinned by this use; > own position
+  bool above = false;         ///< read: the tier above takes a copy; kill: that tier needed the content
 };
 
 struct TierProblem {
@@ -48,6 +49,7 @@ struct TierFetch {
 };
 struct TierDrop {
   std::uint32_t block, tick;  ///< after the access of this tick is released
+  bool write;                 ///< the tier below lacks the version and will be asked for it
 };
 struct TierWrite {
   std::uint32_t block, tick;  ///< due when this tick begins

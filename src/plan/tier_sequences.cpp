@@ -74,9 +74,9 @@ class HostSequence {
  private:
   static constexpr std::uint32_t kAtTick = UINT32_MAX;  // release to be resolved once all positions are known
 
-  void push(std::uint32_t block, TierOp op, std::uint32_t tick, bool held) {
+  void push(std::uint32_t block, TierOp op, std::uint32_t tick, bool held, bool above = false) {
     const auto next = static_cast<std::uint32_t>(problem_.uses.size() + 1);
-    problem_.uses.push_back({block, op, tick, held ? kAtTick : next});
+    problem_.uses.push_back({block, op, tick, held ? kAtTick : next, above});
     problem_.usable.push_back(frames_beside(input_.budgets.host_bytes, workspace_[tick], input_.budgets.frame_bytes));
   }
 
@@ -85,7 +85,7 @@ class HostSequence {
     for (; write_ < device_->writes.size() && device_->writes[write_].tick == tick; ++write_)
       push(device_->writes[write_].block, TierOp::write, tick, false);
     for (; fetch_ < device_->fetches.size() && device_->fetches[fetch_].tick == tick; ++fetch_)
-      push(device_->fetches[fetch_].block, TierOp::read, tick, false);
+      push(device_->fetches[fetch_].block, TierOp::read, tick, false, true);
   }
 
   void add_access(std::uint32_t tick) {
@@ -93,7 +93,7 @@ class HostSequence {
     if (a.tier == Tier::host) {
       push(a.block.value, op_of(a.kind), tick, true);
     } else if (a.kind != AccessKind::read) {
-      push(a.block.value, TierOp::kill, tick, false);
+      push(a.block.value, TierOp::kill, tick, false, needs_content(a.kind));
     } else {
       push(UINT32_MAX, TierOp::none, tick, false);
     }

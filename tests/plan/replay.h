@@ -25,7 +25,8 @@ class Replay {
     find_content_at_start();
     for (int t = 0; t < 2; ++t) {
       for (const Plan::Fetch& f : plan.fetches[t]) REQUIRE(fetches_[t].emplace(f.need_tick, f.block.value).second);
-      for (const Plan::Drop& d : plan.drops[t]) REQUIRE(drops_[t].emplace(d.after_tick, d.block.value).second);
+      for (const Plan::Drop& d : plan.drops[t])
+        REQUIRE(drops_[t].emplace(std::pair(d.after_tick, d.block.value), d.write).second);
     }
   }
 
@@ -133,7 +134,7 @@ class Replay {
       take_frames(tier, b);
       count(Link::host_to_device, b);
       if (!planned && !was_on_host) free_frames(Tier::host, b);  // a stand-in of the first step
-      if (host_copy_is_passing(b)) drop(Tier::host, b);
+      if (host_copy_is_passing(b)) drop(Tier::host, b, drops_[1].at({now_ % ticks_, static_cast<std::uint32_t>(b)}));
       return;
     }
     REQUIRE(s.stored);
@@ -154,7 +155,8 @@ class Replay {
     count(Link::device_to_host, b);
   }
 
-  void drop(Tier tier, std::size_t b) {
+  /// Without `write` the device has the content and will change or end it: nobody will ask for this version below.
+  void drop(Tier tier, std::size_t b, bool write) {
     State& s = state_[b];
     INFO("drop of block " << b << " at tick " << now_ << " from " << name_of(tier));
     REQUIRE(s.pins[static_cast<int>(tier)] == 0);
@@ -165,10 +167,12 @@ class Replay {
       write_down(b);
       if (host_copy_is_passing(b)) {
         free_frames(tier, b);
-        drop(Tier::host, b);
+        drop(Tier::host, b, drops_[1].at({now_ % ticks_, static_cast<std::uint32_t>(b)}));
         return;
       }
     } else if (s.alive && !s.stored && tier == Tier::host) {
+      REQUIRE((write || s.here[0] || !strict_));
+      if (!write && s.here[0]) return free_frames(tier, b);
       REQUIRE(has_store());
       count(Link::nvme_write, b);
       s.stored = true;
@@ -197,19 +201,22 @@ class Replay {
 
   /// In the order of blocks: copies that only pass through the host follow each other.
   void drop_released(std::uint32_t when, Tier tier) {
-    std::set<std::uint32_t> dropped;
+    std::map<std::uint32_t, bool> dropped;
     for_each_released(when, [&](std::uint32_t t, const Access& a) {
-      if (drops_[static_cast<int>(tier)].count({t, a.block.value}) != 0 && a.tier == tier)
-        dropped.insert(a.block.value);
+      const auto found = drops_[static_cast<int>(tier)].find({t, a.block.value});
+      if (found != drops_[static_cast<int>(tier)].end() && a.tier == tier)
+        dropped.emplace(found->first.second, found->second);
     });
-    for (const std::uint32_t b : dropped) drop(tier, b);
+    for (const auto& [b, write] : dropped) drop(tier, b, write);
   }
 
   const PlanInput& input_;
   const Plan& plan_;
   const std::uint32_t ticks_;
   std::vector<State> state_;
-  std::set<std::pair<std::uint32_t, std::uint32_t>> fetches_[2], drops_[2];  // (tick, block)
+  std::set<std::pair<std::uint32_t, std::uint32_t>> fetches_[2];  // (tick, block)
+  std::map<std::pair<std::uint32_t, std::uint32_t>, bool>
+      drops_[2];  // likewise: with a write, where the tier below lacks it
   std::uint64_t used_[2] = {0, 0}, workspace_[2] = {0, 0}, peak_[2] = {0, 0}, bytes_[kLinks] = {};
   std::uint32_t now_ = 0;
   bool strict_ = false;
