@@ -81,6 +81,23 @@ std::string forecast_text(const RunPlan& plan, const Forecast& forecast, const M
   return memory_table(plan, forecast) + time_text(forecast, rates);
 }
 
+std::string commit_text(const CommitCycle& cycle, const TrainOptions& options, const Plan& plan) {
+  constexpr auto kRead = static_cast<std::size_t>(Link::nvme_read), kWrite = static_cast<std::size_t>(Link::nvme_write);
+  if (cycle.commit.bytes[kWrite] == 0) return "";
+  const auto pair = [](const LinkBytes& moved) {
+    return fmt::format("{} in and {} out", format_size(moved.bytes[kRead]), format_size(moved.bytes[kWrite]));
+  };
+  std::string text = fmt::format("A commit moves {} of NVMe, the first step after it {}, the second {}.\n",
+                                 pair(cycle.commit), pair(cycle.first), pair(cycle.second));
+  const std::uint64_t steps = options.commit_every.steps;
+  if (steps == 0) return text;
+  const auto a_step = [&](std::size_t link) {
+    return format_size(static_cast<std::uint64_t>(cycle.a_step(static_cast<Link>(link), steps, plan.bytes[link])));
+  };
+  return text + fmt::format("With --commit-every {}steps that is {} in and {} out a step.\n", steps, a_step(kRead),
+                            a_step(kWrite));
+}
+
 std::string capacity_text(const Capacity& c) {
   return fmt::format(
       "With these budgets and this chunk size fit, each alone: --batch-size {}, --sequence-length {}, or {} layers of "
@@ -117,7 +134,8 @@ std::string search_text(const std::vector<Candidate>& candidates) {
                             100 * (best.tokens_per_s / next.tokens_per_s - 1), next.binds);
 }
 
-Json forecast_json(const RunPlan& plan, const TrainOptions& options, const Forecast& f, const MachineRates& rates) {
+Json forecast_json(const RunPlan& plan, const TrainOptions& options, const Forecast& f, const CommitCycle& cycle,
+                   const MachineRates& rates) {
   Json tiers, links;
   for (int tier = 0; tier < 2; ++tier)
     if (shown(plan, tier))
@@ -127,9 +145,15 @@ Json forecast_json(const RunPlan& plan, const TrainOptions& options, const Forec
                                    {"peak", f.used_bytes[tier]},
                                    {"bytes", bytes_by_use(f, tier)}};
   for (int i = 0; i < kLinks; ++i)
-    links[transload::name_of(static_cast<Link>(i))] = {{"planned_step_bytes", plan.plan.bytes[i]},
-                                                       {"least_bytes", plan.plan.lower_bound[i]},
-                                                       {"hidden_from_tokens", f.hidden_from[i]}};
+    links[transload::name_of(static_cast<Link>(i))] = {
+        {"planned_step_bytes", plan.plan.bytes[i]},   {"least_bytes", plan.plan.lower_bound[i]},
+        {"commit_bytes", cycle.commit.bytes[i]},      {"first_step_bytes", cycle.first.bytes[i]},
+        {"second_step_bytes", cycle.second.bytes[i]}, {"hidden_from_tokens", f.hidden_from[i]}};
+  if (const std::uint64_t steps = options.commit_every.steps; steps > 0)
+    for (int i = 0; i < kLinks; ++i) {
+      const auto link = static_cast<Link>(i);
+      links[transload::name_of(link)]["step_bytes_with_commits"] = cycle.a_step(link, steps, plan.plan.bytes[i]);
+    }
   Json time;
   if (f.timed)
     time = {

@@ -7,18 +7,21 @@
 
 #include "plan/closed_form.h"
 #include "train/capacity.h"
+#include "train/commit_cycle.h"
 
 namespace transload::cli {
 
 /// Memory by use, the time of a step, what binds, tokens that hide the links.
 std::string forecast_text(const RunPlan& plan, const Forecast& forecast, const MachineRates& rates);
+/// What commits move besides; empty where nothing is committed.
+std::string commit_text(const CommitCycle& cycle, const TrainOptions& options, const Plan& plan);
 std::string capacity_text(const Capacity& capacity);
 std::string what_if_text(const std::vector<WhatIf>& table, std::uint64_t host_memory);
 /// The best, and why the one behind it lost.
 std::string search_text(const std::vector<Candidate>& candidates);
 
 nlohmann::json forecast_json(const RunPlan& plan, const TrainOptions& options, const Forecast& forecast,
-                             const MachineRates& rates);
+                             const CommitCycle& cycle, const MachineRates& rates);
 nlohmann::json capacity_json(const Capacity& capacity);
 nlohmann::json what_if_json(const std::vector<WhatIf>& table);
 nlohmann::json search_json(const std::vector<Candidate>& candidates);

@@ -35,6 +35,7 @@ struct Planned {
   Prepared prepared;
   MachineRates rates;
   Forecast forecast;
+  CommitCycle cycle;
 };
 
 std::string store_folder(const TrainOptions& options) {
@@ -169,7 +170,7 @@ std::vector<ClosedFormRow> rows_of(const Planned& planned, const PlanArguments& 
 void print_json(const Planned& planned, const PlanArguments& arguments, const std::optional<Box>& box) {
   const TrainOptions& o = planned.options;
   const RunPlan& plan = planned.prepared.plan;
-  nlohmann::json out = forecast_json(plan, o, planned.forecast, planned.rates);
+  nlohmann::json out = forecast_json(plan, o, planned.forecast, planned.cycle, planned.rates);
   const DriveLife life = drive_life(planned, box);
   out["drive_life"] = {{"endurance_bytes", life.endurance_bytes}, {"steps", life.steps}, {"weeks", life.weeks}};
   out["capacity"] = capacity_json(capacity_of(o, plan.config));
@@ -185,6 +186,7 @@ void print_text(const Planned& planned, const PlanArguments& arguments, const st
   const RunPlan& plan = planned.prepared.plan;
   fmt::print("{}", plan_text(plan, o, planned.forecast.time.step_s, !box));
   fmt::print("{}", forecast_text(plan, planned.forecast, planned.rates));
+  fmt::print("{}", commit_text(planned.cycle, o, plan.plan));
   if (const DriveLife life = drive_life(planned, box); box && life.weeks > 0)
     fmt::print("The drives stand {:.3g} such steps, {:.1f} weeks without a pause (commits are extra).\n", life.steps,
                life.weeks);
@@ -219,6 +221,7 @@ int run_plan(const PlanArguments& arguments) {
     plan_elsewhere(planned, arguments);
   }
   planned.forecast = forecast(planned.prepared, planned.options, planned.rates);
+  planned.cycle = rehearse_commit(planned.prepared, planned.rates.links);
   if (arguments.search && !planned.forecast.timed)
     throw InputError("--search needs rates: say --probe to measure this machine, or name a --box.");
   (arguments.json ? print_json : print_text)(planned, arguments, box);

@@ -38,10 +38,12 @@ class DryTrainer {
     optimizer_.step(Verdict{.finite = true, .norm = 1, .gradient_scale = 1}, hyper_);
     return dry_.take_trace();
   }
+  Trace flush() {
+    optimizer_.flush();
+    return dry_.take_trace();
+  }
   /// With nothing pending.
   Trace evaluation() {
-    optimizer_.flush();
-    dry_.take_trace();  // the same accesses as the updates within a step, one chunk at a time
     code_.transformer->evaluate(runtime_, optimizer_, batches_[0]);
     return dry_.take_trace();
   }
@@ -62,6 +64,7 @@ void record_traces(const TrainOptions& options, StepCode& code) {
   code.setup = trainer.setup();
   code.fresh_step = trainer.step();
   code.step = trainer.step();
+  code.flush = trainer.flush();
   code.evaluation = trainer.evaluation();
 }
 
@@ -71,6 +74,7 @@ std::vector<std::vector<ChunkId>> orders_of_use(const TrainOptions& options, Ste
   std::vector<std::vector<ChunkId>> orders;
   trainer.step();
   orders.push_back(trainer.uses());
+  trainer.flush();
   trainer.evaluation();
   orders.push_back(trainer.uses());
   return orders;
