@@ -92,6 +92,7 @@ struct Engine::Impl {
   bool evict(BlockId id, Tier tier);
   bool has_other_copy(const Block& b, Tier tier) const;
   void try_drop(BlockId id, Tier tier);
+  std::uint32_t workspace_frames(Tier tier) const;
   void note_peak(Tier tier);
   /// What waiting can change; unchanged after an attempt means: wait.
   std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, int> room_state(Tier tier) const;
@@ -123,6 +124,8 @@ struct Engine::Impl {
   void pump();
   void pump_drops();
   void pump_fetches(Tier tier);
+  bool comes_otherwise(const Block& b, Tier tier) const;
+  bool has_room_ahead(const Block& b, Tier tier, const Schedule::Fetch& fetch) const;
   void run_drops(std::uint32_t tick);
 
   Block& at(BlockId id) { return blocks[id.value]; }

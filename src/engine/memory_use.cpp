@@ -35,11 +35,9 @@ void Engine::Impl::note_memory() {
     if (tier == Tier::nvme) {
       for (const std::uint64_t bytes : sample.bytes) sample.used_bytes += bytes;
     } else {
-      const Frames& f = frames(tier);
-      // Blocks that workspace has still to clear count as blocks.
-      const std::uint32_t workspace = std::min(f.count() - f.limit(), f.count() - f.used_count());
+      const std::uint32_t workspace = workspace_frames(tier);
       sample.bytes[static_cast<std::size_t>(MemoryKind::workspace)] = workspace * options.frame_bytes;
-      sample.used_bytes = std::uint64_t{f.used_count() + workspace} * options.frame_bytes;
+      sample.used_bytes = std::uint64_t{frames(tier).used_count() + workspace} * options.frame_bytes;
     }
     options.timeline->add(sample);
   }

@@ -209,11 +209,11 @@ std::byte* Engine::Impl::workspace(Tier tier, std::uint64_t bytes) {
                                   name_of(tier), format_size(std::uint64_t{f.count()} * options.frame_bytes)),
                       bytes, std::uint64_t{f.count()} * options.frame_bytes);
   f.set_limit(f.count() - static_cast<std::uint32_t>(wanted));
+  note_peak(tier);
   {
     const Demand waiting(*this);
     clear_workspace_room(lock, tier);
   }
-  note_peak(tier);
   pump();
   in_use_changed[index(tier)] = true;
   note_memory();

@@ -35,10 +35,28 @@ void Engine::Impl::pump_drops() {
   }
 }
 
+/// What the plan counts on comes with other content, or is to be made, or there is no telling from where.
+bool Engine::Impl::comes_otherwise(const Block& b, Tier tier) const {
+  if (!b.alive) return true;
+  return tier == Tier::device ? !valid(b, Tier::host) : valid(b, Tier::device) || !b.stored();
+}
+
+bool Engine::Impl::has_room_ahead(const Block& b, Tier tier, const Schedule::Fetch& fetch) const {
+  const Frames& f = frames(tier);
+  const std::uint64_t workspace = f.count() - f.limit();
+  const std::uint64_t growth = fetch.workspace_frames - std::min(fetch.workspace_frames, workspace);
+  const std::uint32_t owed = tier == Tier::host ? owed_frames : 0;
+  return f.free_count() >= b.frames + fetch.reserved_frames + growth + owed;
+}
+
 void Engine::Impl::pump_fetches(Tier tier) {
   Schedule::Fetch fetch;
   while (schedule.peek_fetch(tier, fetch)) {
     Block& b = at(fetch.block);
+    if (valid(b, tier) ? fetch.kept : fetch.kept && comes_otherwise(b, tier)) {
+      schedule.pop_fetch(tier);
+      continue;
+    }
     if (!b.alive || fetch.not_before > schedule.now()) return;
     const Copy& c = b.copy[index(tier)];
     if (c.leaving || (c.drop && c.first != kNoFrame)) return;  // on its way out, and wanted again later
@@ -50,11 +68,7 @@ void Engine::Impl::pump_fetches(Tier tier) {
     if (tier == Tier::device && !valid(b, Tier::host)) return;  // the host's own fetch brings it first
     const Link link = tier == Tier::device ? Link::host_to_device : Link::nvme_read;
     if (in_flight[static_cast<int>(link)] >= kFetchesInFlight) return;
-    const Frames& f = frames(tier);
-    const std::uint64_t workspace = f.count() - f.limit();
-    const std::uint64_t growth = fetch.workspace_frames - std::min(fetch.workspace_frames, workspace);
-    const std::uint32_t owed = tier == Tier::host ? owed_frames : 0;
-    if (f.free_count() < b.frames + fetch.reserved_frames + growth + owed) return;
+    if (!has_room_ahead(b, tier, fetch)) return;
     if (!try_fetch(fetch.block, tier, true)) return;
     schedule.pop_fetch(tier);
   }

@@ -1,6 +1,8 @@
 // Room: frames of a tier, who gives them up, and waiting for them.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/error.h"
 #include "base/size.h"
@@ -18,9 +20,14 @@ bool Engine::Impl::valid(const Block& b, Tier tier) const {
   return b.alive && c.first != kNoFrame && c.version == b.version;
 }
 
-void Engine::Impl::note_peak(Tier tier) {
+/// Blocks that workspace has still to clear count as blocks.
+std::uint32_t Engine::Impl::workspace_frames(Tier tier) const {
   const Frames& f = frames(tier);
-  const std::uint64_t bytes = std::uint64_t{f.used_count() + (f.count() - f.limit())} * options.frame_bytes;
+  return std::min(f.count() - f.limit(), f.count() - f.used_count());
+}
+
+void Engine::Impl::note_peak(Tier tier) {
+  const std::uint64_t bytes = std::uint64_t{frames(tier).used_count() + workspace_frames(tier)} * options.frame_bytes;
   std::uint64_t& peak = counters.peak_bytes[index(tier)];
   if (bytes > peak) peak = bytes;
 }

@@ -20,6 +20,7 @@ void Schedule::set(const Trace& trace, const Plan& plan, const std::vector<Block
   index_writes(plan, blocks, frame_bytes);
   index_workspace(trace, frame_bytes);
   in_step_ = false;
+  settling_ = true;
   tick_ = 0;
   for (int t = 0; t < 2; ++t) {
     cursor_[t] = 0;
@@ -81,14 +82,25 @@ void Schedule::index_fetches(const Plan& plan) {
     fetched_[tier].assign(accesses_.size(), false);
     for (const Plan::Fetch& f : plan.fetches[tier]) fetched_[tier][f.need_tick % accesses_.size()] = true;
     for (const Plan::Fetch& f : plan.fetches[tier]) {
-      Planned planned{f.block, f.need_tick, INT64_MIN};
+      Planned planned{.block = f.block, .need = f.need_tick};
       for (const std::int64_t shift : {-n, std::int64_t{0}, n})
         for (const std::uint32_t d : ends[f.block.value])
           if (d + shift < static_cast<std::int64_t>(f.need_tick)) planned.not_before = d + shift;
       fetches_[tier].push_back(planned);
     }
+    add_kept(fetches_[tier], tier);
     std::stable_sort(fetches_[tier].begin(), fetches_[tier].end(),
                      [](const Planned& a, const Planned& b) { return a.need < b.need; });
+  }
+}
+
+/// First uses in a step of content that the plan does not fetch for them.
+void Schedule::add_kept(std::vector<Planned>& list, int tier) const {
+  for (std::uint32_t b = 0; b < uses_[tier].size(); ++b) {
+    if (uses_[tier][b].empty()) continue;
+    const std::uint32_t tick = uses_[tier][b].front();
+    if (!needs_content(accesses_[tick].kind) || fetched_[tier][tick]) continue;
+    list.push_back({.block = BlockId(b), .need = tick, .kept = true});
   }
 }
 
@@ -130,7 +142,7 @@ void Schedule::begin_step() {
 
 void Schedule::end_step() {
   if (!in_step_) return;
-  in_step_ = false;
+  in_step_ = settling_ = false;
   ++step_;
   tick_ = 0;
 }
@@ -192,11 +204,16 @@ bool Schedule::peek_fetch(Tier tier, Fetch& fetch) {
       continue;
     }
     if (fetch.need - now() >= n) return false;
+    if (planned.kept && !settling_) {
+      pop_fetch(tier);
+      continue;
+    }
     const std::int64_t not_before =
         planned.not_before == INT64_MIN ? -1 : static_cast<std::int64_t>(base) + planned.not_before;
     fetch.not_before = not_before < 0 ? 0 : static_cast<std::uint64_t>(not_before) + 1;
     fetch.reserved_frames = writes_until(tier, fetch.need) - writes_until(tier, now());
     fetch.workspace_frames = most_workspace(tier, fetch.need);
+    fetch.kept = planned.kept;
     return true;
   }
 }

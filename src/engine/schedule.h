@@ -20,6 +20,8 @@ class Schedule {
   void clear();
   bool active() const { return !accesses_.empty(); }
   bool in_step() const { return in_step_; }
+  /// The first step of this plan: memory may hold what another one left.
+  bool settling() const { return settling_; }
 
   void begin_step();
   void end_step();
@@ -58,6 +60,7 @@ class Schedule {
     std::uint64_t not_before = 0;       ///< absolute; until then the plan drops the block, or the other tier changes it
     std::uint64_t reserved_frames = 0;  ///< room that blocks made anew before `need` will take
     std::uint64_t workspace_frames = 0;  ///< the most that workspace takes until `need`
+    bool kept = false;  ///< while settling: the plan counts on a copy, which another plan may have dropped
   };
   /// The next fetch of a tier that is not too late; false: none within one step from now.
   bool peek_fetch(Tier tier, Fetch& fetch);
@@ -70,10 +73,12 @@ class Schedule {
     BlockId block;
     std::uint32_t need = 0;               ///< 0 … 2n
     std::int64_t not_before = INT64_MIN;  ///< relative to the same step
+    bool kept = false;
   };
   void index_uses(std::size_t blocks);
   void index_drops(const Plan& plan);
   void index_fetches(const Plan& plan);
+  void add_kept(std::vector<Planned>& list, int tier) const;
   void index_writes(const Plan& plan, const std::vector<BlockSpec>& blocks, std::uint64_t frame_bytes);
   void index_workspace(const Trace& trace, std::uint64_t frame_bytes);
   std::uint64_t writes_until(Tier tier, std::uint64_t time) const;
@@ -93,7 +98,7 @@ class Schedule {
   std::uint64_t cursor_step_[2] = {0, 0};
   std::uint64_t step_ = 0;
   std::uint32_t tick_ = 0;
-  bool in_step_ = false;
+  bool in_step_ = false, settling_ = false;
   std::uint64_t deviations_ = 0;
 };
 
