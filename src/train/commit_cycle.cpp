@@ -1,5 +1,7 @@
 #include "train/commit_cycle.h"
 
+#include <algorithm>
+
 #include "engine/rehearsal.h"
 
 namespace transload {
@@ -16,7 +18,9 @@ CommitCycle rehearse_commit(const Prepared& prepared, const Rates& rates) {
   const StepCode& code = prepared.code;
   if (prepared.plan.budgets.nvme_bytes == 0) return cycle;
   const Plan fresh = make_plan(plan_input(prepared, code.fresh_step, rates));
-  Rehearsal rehearsal(code.blocks, prepared.plan.budgets);
+  Budgets budgets = prepared.plan.budgets;  // what is fetched ahead takes the room for transfers
+  budgets.host_bytes -= std::min(budgets.host_bytes / 2, prepared.in_flight_bytes);
+  Rehearsal rehearsal(code.blocks, budgets);
   rehearsal.follow(code.step, prepared.plan.plan);
   for (int i = 0; i < 2; ++i) rehearsal.step();  // the second one is steady
   cycle.commit = rehearsal.on_demand(code.flush);
