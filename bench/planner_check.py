@@ -28,7 +28,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TRANSLOAD = os.environ.get("TRANSLOAD", str(ROOT / "build" / "release" / "transload"))
 LINKS = ("nvme_read", "nvme_write", "host_to_device", "device_to_host")
-CYCLE, CYCLES = 8, 3  # steps from commit to commit
+CYCLE, CYCLES = 20, 2  # steps from commit to commit
 PROBES_DIFFER, BYTES, PEAK = 0.03, 0.01, 0.02
 WIDTHS = {"narrow": (256, 768, 4), "middle": (384, 1152, 6), "wide": (512, 1536, 8)}  # hidden, intermediate, heads
 
@@ -100,11 +100,12 @@ class Checked:
         self.set_budgets()
 
     def set_budgets(self):
-        roomy = self.plan()["tiers"]
-        for tier in roomy:
-            least, whole = roomy[tier]["least"], roomy[tier]["peak"]
-            part = self.facts[tier]
-            self.flags[f"{tier}-memory"] = f"{int(least + part * (1.02 * whole - least)) // 1024 + 1}KiB"
+        roomy, budgets = self.plan()["tiers"], {}
+        everything = max(facts["peak"] for facts in roomy.values())  # the device holds it where there is one
+        for tier, facts in roomy.items():
+            least, whole = facts["least"], max(everything, facts["least"])
+            budgets[f"{tier}-memory"] = f"{int(least + self.facts[tier] * (1.02 * whole - least)) // 1024 + 1}KiB"
+        self.flags |= budgets
 
     def call(self, command, *more):
         words = [str(w) for key, value in self.flags.items() for w in ("--" + key, value)]
@@ -173,6 +174,22 @@ def verdicts(checked, found):
     return out
 
 
+def causes(found, link):
+    """Said and came, MB: a steady step, the two steps after a commit, what commits write."""
+    steps = [e for e in found["record"] if e["event"] == "step"]
+    pairs = list(zip(steps, steps[1:]))
+    kinds = {"planned_step_bytes": [n for l, n in pairs if l["planned"] and n["planned"]],
+             "first_step_bytes": [n for _, n in pairs if not n["planned"]],
+             "second_step_bytes": [n for l, n in pairs if not l["planned"] and n["step"] > CYCLE]}
+    said = found["prediction"]["links"][link]
+    text = [f"{name[:-6].replace('_', ' ')} {said[name] / 1e6:.2f} / "
+            f"{statistics.mean(e['links'][link]['bytes'] for e in of) / 1e6:.2f}" for name, of in kinds.items() if of]
+    if link == "nvme_write":
+        came = statistics.mean(e["written_bytes"] for e in found["record"] if e["event"] == "commit")
+        text.append(f"commit {said['commit_bytes'] / 1e6:.2f} / {came / 1e6:.2f}")
+    return ", ".join(text)
+
+
 def held(key, off, limit):
     return 0 <= off <= limit if key.startswith("peak") else abs(off) <= limit
 
@@ -237,15 +254,18 @@ def main():
             left = (time.time() - started) / (i + 1) * (len(chosen) - i - 1)
             print(f"{rows[-1]}\n  {best['rounds']} rounds, prediction {best['digest']}; about {left / 60:.0f} min left",
                   file=sys.stderr, flush=True)
-            missed += [f"{name}: {key}" for key, (_, _, off, limit) in best["verdicts"].items()
+            missed += [f"{name}: {key}" + (f" ({causes(best, key)})" if key in LINKS else "")
+                       for key, (_, _, off, limit) in best["verdicts"].items()
                        if not held(key, off, limit) and (best["quiet"] or key != "time")]
     table = "\n".join([f"Seed {arguments.seed}.", "", *head, *rows])
     print(table)
     if arguments.markdown:
         begin, end = "<!-- planner_check begins -->", "<!-- planner_check ends -->"
+        if missed:
+            table += "\n\nMissed (MB, said / came):\n\n" + "\n".join(f"- {m}" for m in missed)
         before, _, rest = arguments.markdown.read_text().partition(begin)
         arguments.markdown.write_text(f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}")
-    print("missed: " + ("; ".join(missed) if missed else "nothing"))
+    print("\n".join(["missed:", *missed]) if missed else "missed: nothing")
     return 1 if missed else 0
 
 
