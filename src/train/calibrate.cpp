@@ -105,7 +105,8 @@ std::string compute_key(const ModelConfig& config, const TrainOptions& options) 
                      options.device == DeviceKind::cuda ? "cuda" : "cpu", static_cast<int>(config.family),
                      config.hidden, config.heads, config.kv_heads, config.head_dim, config.intermediate, shape.length,
                      shape.batch, shape.recompute == Recompute::layer ? "recomputed" : "kept", name_of(options.dtype),
-                     options.threads);
+                     options.threads) +
+         (options.ranks_here > 1 ? fmt::format(" beside {} other ranks", options.ranks_here - 1) : "");
 }
 
 ComputeRates measure_compute(const ModelConfig& config, const TrainOptions& options, const std::string& below) {
