@@ -237,7 +237,8 @@ void print_text(const Planned& planned, const PlanArguments& arguments, const st
     fmt::print("The drives stand {:.3g} such steps, {:.1f} weeks without a pause (commits are extra).\n", life.steps,
                life.weeks);
   fmt::print("{}", capacity_text(capacity_of(o, plan.config)));
-  fmt::print("{}", what_if_text(what_if(o, plan.config, planned.rates, planned.accelerator.get()), o.host_memory));
+  fmt::print("{}",
+             what_if_text(what_if(o, plan.config, planned.rates, planned.accelerator.get()), given_host_memory(o)));
   if (arguments.search)
     fmt::print("{}", search_text(search_settings(o, plan.config, planned.rates, planned.accelerator.get())));
   if (!arguments.ranks.empty()) fmt::print("{}", ranks_text(rows_of(planned, arguments, box)));
