@@ -44,9 +44,10 @@ std::string time_text(const Forecast& f, const MachineRates& rates) {
   if (!f.timed)
     return "How long a step takes is not known: nothing was measured for it yet. Say --probe to measure now (seconds), "
            "or name a --box.\n";
-  std::string text = fmt::format("A step takes {}, {:.0f} tokens/s; it cannot be shorter than {} ({} binds).\n",
-                                 format_duration(f.time.step_s), f.tokens_per_s(),
-                                 format_duration(f.time.lower_bound_s), f.time.binds);
+  std::string text =
+      fmt::format("A step takes {}, {:.0f} tokens/s{}; it cannot be shorter than {} ({} binds).\n",
+                  format_duration(f.time.step_s), f.tokens_per_s(), f.time.collectives_s > 0 ? " on this rank" : "",
+                  format_duration(f.time.lower_bound_s), f.time.binds);
   text += fmt::format("  computation: forward {}, backward {}, update {}\n", format_duration(f.time.forward_s),
                       format_duration(f.time.backward_s), format_duration(f.time.update_s));
   if (f.time.collectives_s > 0)

@@ -106,6 +106,10 @@ class Probe(RankPlans):
         self.assertGreater(time["gather_s"], 0)
         self.assertGreater(time["scatter_s"], 0)
         self.assertAlmostEqual(time["collectives_s"], time["gather_s"] + time["scatter_s"], delta=1e-9)
+        rates, of = probed["rates"], probed["rank_of"]
+        self.assertAlmostEqual(time["gather_s"] * rates["gather"], of["gathered_bytes"], delta=1)
+        self.assertAlmostEqual(time["scatter_s"] * rates["scatter"], of["scattered_bytes"], delta=1)
+        self.assertAlmostEqual(time["update_s"] * rates["updates"], probed["trainable"] / 2, delta=1)  # of its shard
         computed = time["forward_s"] + time["backward_s"] + time["update_s"]
         self.assertGreaterEqual(time["step_s"], 0.999 * (computed + time["collectives_s"]))
         self.assertEqual(self.plan_rank()["time"], time)
