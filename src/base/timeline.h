@@ -49,15 +49,18 @@ enum class MemoryKind : std::uint8_t {
   gradient,
   partial,
   kept,
+  gathered,  ///< weights of all ranks
+  local,     ///< this rank's gradient of all ranks' elements, until it is summed
   other,
   in_flight,  ///< content that arrives, or leaves and cannot be used until it has left
   padding,    ///< the rest of a block's last frame
   workspace,
 };
-inline constexpr int kMemoryUses = 11;
+inline constexpr int kMemoryUses = 13;
 constexpr const char* name_of(MemoryKind use) {
-  constexpr const char* names[kMemoryUses] = {"weight", "residue", "moment1",   "moment2", "gradient", "partial",
-                                              "kept",   "other",   "in_flight", "padding", "workspace"};
+  constexpr const char* names[kMemoryUses] = {"weight",    "residue", "moment1",  "moment2", "gradient",
+                                              "partial",   "kept",    "gathered", "local",   "other",
+                                              "in_flight", "padding", "workspace"};
   return names[static_cast<int>(use)];
 }
 /// Of a block in this plane.

@@ -32,7 +32,8 @@ std::string memory_table(const RunPlan& plan, const Forecast& forecast) {
     row(transload::name_of(kind), of(forecast.peaks[1], kind), of(forecast.peaks[0], kind));
   }
   row("staging", forecast.in_flight_bytes, device ? forecast.in_flight_bytes : 0);
-  row("in all", forecast.used_bytes[1], forecast.used_bytes[0]);
+  row("ranks' buffers", forecast.buffer_bytes[1], forecast.buffer_bytes[0]);
+  row("in all", forecast.used_bytes[1] + forecast.buffer_bytes[1], forecast.used_bytes[0] + forecast.buffer_bytes[0]);
   if (plan.store_bytes > 0)
     text += fmt::format("  The store's {} hold {} of second slots for commits.\n", format_size(plan.store_bytes),
                         format_size(forecast.second_slot_bytes));
@@ -43,11 +44,17 @@ std::string time_text(const Forecast& f, const MachineRates& rates) {
   if (!f.timed)
     return "How long a step takes is not known: nothing was measured for it yet. Say --probe to measure now (seconds), "
            "or name a --box.\n";
-  std::string text = fmt::format("A step takes {}, {:.0f} tokens/s; it cannot be shorter than {} ({} binds).\n",
-                                 format_duration(f.time.step_s), f.tokens_per_s(),
-                                 format_duration(f.time.lower_bound_s), f.time.binds);
+  std::string text =
+      fmt::format("A step takes {}, {:.0f} tokens/s{}; it cannot be shorter than {} ({} binds).\n",
+                  format_duration(f.time.step_s), f.tokens_per_s(), f.time.collectives_s > 0 ? " on this rank" : "",
+                  format_duration(f.time.lower_bound_s), f.time.binds);
   text += fmt::format("  computation: forward {}, backward {}, update {}\n", format_duration(f.time.forward_s),
                       format_duration(f.time.backward_s), format_duration(f.time.update_s));
+  if (f.time.collectives_s > 0)
+    text += fmt::format("  collectives: {}, gathers of {} of weights {}, sums of {} of gradients {}\n",
+                        format_duration(f.time.collectives_s),
+                        format_size(static_cast<std::uint64_t>(f.gathered_bytes)), format_duration(f.gather_s),
+                        format_size(static_cast<std::uint64_t>(f.scattered_bytes)), format_duration(f.scatter_s));
   for (int i = 0; i < kLinks; ++i)
     if (f.hidden_from[i] > 0)
       text += fmt::format("  {} is no longer than computation from {:.0f} tokens a step on (these have {:.0f})\n",
@@ -143,6 +150,7 @@ Json forecast_json(const RunPlan& plan, const TrainOptions& options, const Forec
                                    {"taken", tier == 0 ? plan.budgets.device_bytes : plan.budgets.host_bytes},
                                    {"least", tier == 0 ? plan.least_device_bytes : plan.least_host_bytes},
                                    {"peak", f.used_bytes[tier]},
+                                   {"buffers", f.buffer_bytes[tier]},
                                    {"bytes", bytes_by_use(f, tier)}};
   for (int i = 0; i < kLinks; ++i)
     links[transload::name_of(static_cast<Link>(i))] = {
@@ -156,10 +164,17 @@ Json forecast_json(const RunPlan& plan, const TrainOptions& options, const Forec
     }
   Json time;
   if (f.timed)
-    time = {
-        {"step_s", f.time.step_s},     {"lower_bound_s", f.time.lower_bound_s}, {"plain_bound_s", f.time.plain_bound_s},
-        {"binds", f.time.binds},       {"forward_s", f.time.forward_s},         {"backward_s", f.time.backward_s},
-        {"update_s", f.time.update_s}, {"tokens_per_s", f.tokens_per_s()}};
+    time = {{"step_s", f.time.step_s},
+            {"lower_bound_s", f.time.lower_bound_s},
+            {"plain_bound_s", f.time.plain_bound_s},
+            {"binds", f.time.binds},
+            {"forward_s", f.time.forward_s},
+            {"backward_s", f.time.backward_s},
+            {"update_s", f.time.update_s},
+            {"tokens_per_s", f.tokens_per_s()},
+            {"collectives_s", f.time.collectives_s},
+            {"gather_s", f.gather_s},
+            {"scatter_s", f.scatter_s}};
   return {{"model", options.model},
           {"parameters", plan.parameters},
           {"trainable", plan.trainable},
@@ -179,7 +194,9 @@ Json forecast_json(const RunPlan& plan, const TrainOptions& options, const Forec
             {"nvme_duplex", rates.links.nvme_duplex},
             {"host_to_device", rates.links.host_to_device},
             {"device_to_host", rates.links.device_to_host},
-            {"memory", rates.links.memory}}},
+            {"memory", rates.links.memory},
+            {"gather", rates.collectives.gather},
+            {"scatter", rates.collectives.scatter}}},
           {"notes", plan.notes}};
 }
 

@@ -4,6 +4,10 @@
 // without looking at this machine. Either way the plan is then made once more for the forecast, of the same chunk size.
 #include <fmt/format.h>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
+#include "cli/among_ranks.h"
 #include "cli/box.h"
 #include "cli/commands.h"
 #include "cli/forecast_text.h"
@@ -21,6 +26,7 @@
 #include "cli/probe_cache.h"
 #include "train/accelerator.h"
 #include "train/calibrate.h"
+#include "train/collective_rates.h"
 #include "train/fits.h"
 #include "train/inputs.h"
 
@@ -36,6 +42,7 @@ struct Planned {
   MachineRates rates;
   Forecast forecast;
   CommitCycle cycle;
+  int drive_sharers = 1;  ///< ranks whose stores lie on the drive of this one's
 };
 
 std::string store_folder(const TrainOptions& options) {
@@ -50,10 +57,23 @@ std::string existing_folder(std::filesystem::path path) {
   return path.string();
 }
 
-void probe_into(ProbeCache& cache, const Planned& planned, const std::string& key) {
+/// All ranks compute at once, so each measures what it will get of processor and memory. GPUs are each rank's own, and
+/// a short training of one process takes the first one: rank 0's.
+ComputeRates measure_together(const ModelConfig& config, const TrainOptions& options, Communicator& communicator) {
   const std::string below = cache_folder().empty() ? std::filesystem::temp_directory_path().string() : cache_folder();
-  const ComputeRates compute = measure_compute(planned.prepared.plan.config, planned.options, below);
-  cache.keep_compute(key, compute);
+  if (options.device == DeviceKind::cuda)
+    return communicator.rank() == 0 ? measure_compute(config, options, below) : ComputeRates{};
+  communicator.barrier();
+  return slowest_of(measure_compute(config, options, below), communicator);
+}
+
+/// Every rank takes part; rank 0 keeps it.
+void probe_into(ProbeCache& cache, const Planned& planned, const ModelConfig& config, Communicator& communicator) {
+  cache.keep_compute(compute_key(config, planned.options), measure_together(config, planned.options, communicator));
+  if (communicator.size() > 1)
+    cache.keep_collectives(collective_key(planned.options),
+                           measure_collectives(planned.options, communicator, planned.accelerator.get()));
+  if (communicator.rank() > 0) return;
   if (const std::string folder = store_folder(planned.options); !folder.empty()) {
     const FolderFacts facts = probe_folder(existing_folder(folder));
     if (facts.error.empty() && facts.not_measured.empty())
@@ -62,32 +82,53 @@ void probe_into(ProbeCache& cache, const Planned& planned, const std::string& ke
   cache.save();
 }
 
+/// Ranks whose stores lie on one drive share what it can do.
+int count_drive_sharers(const TrainOptions& options, Communicator& communicator) {
+  if (communicator.size() == 1) return 1;
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  struct stat facts {};
+  const std::string folder = store_folder(options);
+  if (!folder.empty()) ::stat(existing_folder(folder).c_str(), &facts);
+  const std::vector<std::string> all = communicator.all_gather_strings(fmt::format("{} {}", host, facts.st_dev));
+  return static_cast<int>(std::ranges::count(all, all[static_cast<std::size_t>(communicator.rank())]));
+}
+
 /// Of this machine, as measured before or now.
-MachineRates rates_here(const Planned& planned, bool probe) {
-  ProbeCache cache;
-  const std::string key = compute_key(planned.prepared.plan.config, planned.options);
-  if (probe) probe_into(cache, planned, key);
-  MachineRates rates = cache.rates(key, store_folder(planned.options));
+MachineRates rates_here(const Planned& planned, const ProbeCache& cache) {
+  MachineRates rates =
+      cache.rates(compute_key(planned.prepared.plan.config, planned.options), store_folder(planned.options));
+  if (planned.options.shards.count > 1) rates.collectives = cache.collectives(collective_key(planned.options));
+  for (double* rate : {&rates.links.nvme_read, &rates.links.nvme_write, &rates.links.nvme_duplex})
+    *rate /= planned.drive_sharers;
   if (const double most = planned.options.link_rate; most > 0)
     for (double* rate : {&rates.links.host_to_device, &rates.links.device_to_host})
       if (*rate > most) *rate = most;
   return rates;
 }
 
-void plan_here(Planned& planned, const PlanArguments& arguments) {
+/// What all ranks do together: agree on the settings and on memory, and measure. Rank 0 then plans.
+void plan_here(Planned& planned, const PlanArguments& arguments, Communicator& communicator) {
+  const Place& place = communicator.place();
+  ModelConfig config;
   std::vector<std::string> notes;
   {
     Observer observer;
-    if (!arguments.json) observer.say = [](const std::string& line) { fmt::print("{}\n", line); };
-    const Trainer trainer(arguments.options, observer);
+    if (!arguments.json && place.rank == 0) observer.say = [](const std::string& line) { fmt::print("{}\n", line); };
+    const Trainer trainer(arguments.options, observer, &communicator);
     planned.options = trainer.options();
+    config = trainer.plan().config;
     notes = trainer.plan().notes;
-    if (planned.options.device == DeviceKind::cuda) planned.accelerator = open_accelerator();
-    planned.prepared =
-        prepare(planned.options, trainer.plan().config, trainer.plan().chunk_size, planned.accelerator.get());
   }
+  if (planned.options.device == DeviceKind::cuda) planned.accelerator = open_accelerator(place.local_rank);
+  planned.drive_sharers = count_drive_sharers(planned.options, communicator);
+  ProbeCache cache;
+  const bool probe = communicator.broadcast_string(arguments.probe ? "probe" : "", 0) == "probe";
+  if (probe) probe_into(cache, planned, config, communicator);
+  if (place.rank > 0) return;
+  planned.prepared = prepare(planned.options, config, planned.options.chunk_size, planned.accelerator.get());
   planned.prepared.plan.notes = notes;
-  planned.rates = rates_here(planned, arguments.probe);
+  planned.rates = rates_here(planned, cache);
 }
 
 void plan_elsewhere(Planned& planned, const PlanArguments& arguments) {
@@ -171,6 +212,13 @@ void print_json(const Planned& planned, const PlanArguments& arguments, const st
   const TrainOptions& o = planned.options;
   const RunPlan& plan = planned.prepared.plan;
   nlohmann::json out = forecast_json(plan, o, planned.forecast, planned.cycle, planned.rates);
+  if (o.shards.count > 1)
+    out["rank_of"] = {{"rank", o.shards.rank},
+                      {"count", o.shards.count},
+                      {"here", o.ranks_here},
+                      {"transport", o.transport},
+                      {"gathered_bytes", planned.forecast.gathered_bytes},
+                      {"scattered_bytes", planned.forecast.scattered_bytes}};
   const DriveLife life = drive_life(planned, box);
   out["drive_life"] = {{"endurance_bytes", life.endurance_bytes}, {"steps", life.steps}, {"weeks", life.weeks}};
   out["capacity"] = capacity_json(capacity_of(o, plan.config));
@@ -191,7 +239,8 @@ void print_text(const Planned& planned, const PlanArguments& arguments, const st
     fmt::print("The drives stand {:.3g} such steps, {:.1f} weeks without a pause (commits are extra).\n", life.steps,
                life.weeks);
   fmt::print("{}", capacity_text(capacity_of(o, plan.config)));
-  fmt::print("{}", what_if_text(what_if(o, plan.config, planned.rates, planned.accelerator.get()), o.host_memory));
+  fmt::print("{}",
+             what_if_text(what_if(o, plan.config, planned.rates, planned.accelerator.get()), given_host_memory(o)));
   if (arguments.search)
     fmt::print("{}", search_text(search_settings(o, plan.config, planned.rates, planned.accelerator.get())));
   if (!arguments.ranks.empty()) fmt::print("{}", ranks_text(rows_of(planned, arguments, box)));
@@ -202,6 +251,9 @@ void check(const PlanArguments& arguments) {
     throw InputError("--probe contradicts --box: a box that is not here cannot be measured.");
   if (!arguments.box.empty() && arguments.options.resume)
     throw InputError("--resume contradicts --box: a run is resumed where it lies.");
+  if (!arguments.box.empty() && detect_launch().place.size > 1)
+    throw InputError(
+        "--box contradicts a launcher: ranks plan the machine that they are on. --ranks says what more do.");
   if (!arguments.box.empty() && arguments.options.device == DeviceKind::cuda)
     throw InputError("--device cuda contradicts --box: the box's device is planned as emulated.");
   if (!arguments.html.empty() && arguments.ranks.empty()) throw InputError("--html needs --ranks: it is its plot.");
@@ -215,7 +267,13 @@ int run_plan(const PlanArguments& arguments) {
   Planned planned;
   std::optional<Box> box;
   if (arguments.box.empty()) {
-    plan_here(planned, arguments);
+    const Launch launch = detect_launch();
+    const auto plan = [&](Communicator& communicator) {
+      plan_here(planned, arguments, communicator);
+      return kDone;
+    };
+    among_ranks(launch, arguments.options, plan, [](const RankLostError&) { return ""; });
+    if (planned.options.shards.rank > 0) return kDone;
   } else {
     box = read_box(arguments.box);
     plan_elsewhere(planned, arguments);

@@ -177,7 +177,10 @@ std::string start_text(const RunPlan& plan, const TrainOptions& options) {
 }
 
 std::string plan_text(const RunPlan& plan, const TrainOptions& options, double step_s, bool here) {
-  std::string text = head_line(plan, options) + plane_table(plan);
+  std::string text = head_line(plan, options);
+  if (const Shards& s = options.shards; s.count > 1)
+    text += fmt::format("Rank {} of {}: what follows is its own part.\n", s.rank, s.count);
+  text += plane_table(plan);
   text += fmt::format("  durable {}, within a step {}, workspace {}\n", format_size(plan.durable_bytes),
                       format_size(plan.transient_bytes), format_size(plan.workspace_bytes));
   text += updates_text(plan) + link_table(plan) + budget_table(plan) + binds_text(plan) + store_text(plan, options);

@@ -43,11 +43,12 @@ std::string cache_folder() {
   return home != nullptr && *home != '\0' ? std::string(home) + "/.cache/transload" : "";
 }
 
-ProbeCache::ProbeCache() : json_({{"compute", Json::object()}, {"folders", Json::object()}}) {
+ProbeCache::ProbeCache()
+    : json_({{"compute", Json::object()}, {"collectives", Json::object()}, {"folders", Json::object()}}) {
   if (cache_folder().empty()) return;
   std::ifstream file(cache_file());
   const Json read = Json::parse(file, nullptr, false);
-  for (const char* part : {"compute", "folders"})
+  for (const char* part : {"compute", "collectives", "folders"})
     if (read.is_object() && read.contains(part) && read[part].is_object()) json_[part] = read[part];
 }
 
@@ -79,6 +80,17 @@ void ProbeCache::keep_compute(const std::string& compute_key, const ComputeRates
                                    {"memory_bytes_per_s", rates.memory},
                                    {"to_device_bytes_per_s", rates.to_device},
                                    {"from_device_bytes_per_s", rates.from_device}};
+}
+
+CollectiveRates ProbeCache::collectives(const std::string& collective_key) const {
+  const auto found = json_["collectives"].find(collective_key);
+  if (found == json_["collectives"].end() || !found->is_object()) return {};
+  return {.gather = number(*found, "gather_bytes_per_s"), .scatter = number(*found, "scatter_bytes_per_s")};
+}
+
+void ProbeCache::keep_collectives(const std::string& collective_key, const CollectiveRates& rates) {
+  json_["collectives"][collective_key] = {
+      {"date", now_text()}, {"gather_bytes_per_s", rates.gather}, {"scatter_bytes_per_s", rates.scatter}};
 }
 
 void ProbeCache::keep_folder(const std::string& folder, double read, double write, double duplex) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "train/calibrate.h"
+#include "train/collective_rates.h"
 #include "train/forecast.h"
 
 namespace transload::cli {
@@ -19,6 +20,8 @@ class ProbeCache {
   /// Of computation and memory under `compute_key`, of NVMe for `folder` or what lies above it. What is not there is 0.
   MachineRates rates(const std::string& compute_key, const std::string& folder) const;
   void keep_compute(const std::string& compute_key, const ComputeRates& rates);
+  void keep_collectives(const std::string& collective_key, const CollectiveRates& rates);
+  CollectiveRates collectives(const std::string& collective_key) const;
   void keep_folder(const std::string& folder, double read, double write, double duplex);
   void save() const;
 

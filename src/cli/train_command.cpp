@@ -1,20 +1,17 @@
 // train: settings in, texts out, signals between.
 #include <fmt/format.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/size.h"
+#include "cli/among_ranks.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/lost_rank.h"
 #include "cli/plan_text.h"
 #include "cli/signals.h"
 #include "cli/summary_text.h"
-#include "comm/launch.h"
-#include "train/accelerator.h"
 
 namespace transload::cli {
 namespace {
@@ -87,25 +84,13 @@ int train(const TrainOptions& options, Communicator& communicator, const std::at
 int run_train(const TrainOptions& options) {
   const Launch launch = detect_launch();
   const std::atomic<int>& interrupts = watch_interrupts(launch.place.rank == 0);
-  const auto connect =
-      options.device == DeviceKind::cuda && launch.place.size > 1 ? connect_accelerators : make_communicator;
-  const std::unique_ptr<Communicator> communicator =
-      connect(launch, {.largest_bytes = UINT64_MAX / 2,
-                       .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_s * 1e3)),
-                       .reduction = options.reduction});
   bool begun = false;
-  try {
-    return train(options, *communicator, interrupts, begun);
-  } catch (const RankLostError& error) {
-    // Nobody can be waited for any more, at exit neither (comm/communicator.h).
-    if (begun) keep_lost_rank(options.run, error.what());  // a start that was refused may name another's folder
-    fmt::print(stderr, "transload: rank {}: {}{}\n", communicator->rank(), error.what(), what_is_left(options));
-    std::fflush(nullptr);
-    std::_Exit(kFailed);
-  } catch (const std::exception& error) {
-    communicator->fail(error.what());
-    throw;
-  }
+  return among_ranks(
+      launch, options, [&](Communicator& communicator) { return train(options, communicator, interrupts, begun); },
+      [&](const RankLostError& error) {
+        if (begun) keep_lost_rank(options.run, error.what());  // a start that was refused may name another's folder
+        return what_is_left(options);
+      });
 }
 
 }  // namespace transload::cli

@@ -83,6 +83,10 @@ void ShardExchange::give_up(ChunkId chunk) {
 
 void ShardExchange::sum_gradient(ChunkId chunk, const std::function<bool(ParamId)>& trained) {
   Stream& stream = *options_.stream;
+  // A rank that is ahead of the others would pile up gradients of all chunks. It meets them at the verdict anyway, so
+  // it loses nothing by waiting for the sum before this one, which had a chunk's backward pass to run beside. A
+  // device's work is issued far ahead and does not stop for that.
+  if (options_.tier == Tier::host) stream.synchronize();
   Pin local = blocks_.pin(block(chunk, local_), options_.tier, AccessKind::consume);
   Pin sum = blocks_.pin(block(chunk, gradient_), options_.tier, AccessKind::write);
   stream.wait(local.ready);

@@ -25,8 +25,7 @@ class Walk {
     }
     ends_.resize(ticks + 1);
     for (std::size_t t = 0; t < ticks; ++t)
-      if (trace_.accesses[t].kind == AccessKind::consume)
-        ends_[trace_.accesses[t].release_tick].push_back(trace_.accesses[t].block);
+      if (trace_.accesses[t].kind == AccessKind::consume) ends_[end_of(t)].push_back(trace_.accesses[t].block);
     made_on_device_.assign(input.blocks->size(), 0);
     workspace_[0] = workspace_by_tick(trace_, Tier::device);
     workspace_[1] = workspace_by_tick(trace_, Tier::host);
@@ -46,6 +45,18 @@ class Walk {
   }
 
  private:
+  /// A rank's gradient of a chunk is summed beside the backward pass of the next one, at the latest before that one's
+  /// sum (optim/shard_exchange.cpp).
+  std::size_t end_of(std::size_t tick) const {
+    if (!is_sum(tick)) return trace_.accesses[tick].release_tick;
+    std::size_t next = tick + 1;
+    while (next < trace_.accesses.size() && !is_sum(next)) ++next;
+    return next;
+  }
+  bool is_sum(std::size_t tick) const {
+    const Access& a = trace_.accesses[tick];
+    return a.kind == AccessKind::consume && use_of((*input_.blocks)[a.block.value].plane) == MemoryKind::local;
+  }
   /// A copy leaves when the access that its drop names is released, which may be one of another block.
   std::size_t release_of(std::size_t tick, BlockId block) const {
     const Access& a = trace_.accesses[tick];

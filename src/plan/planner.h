@@ -43,14 +43,24 @@ struct LinkBytes {
 };
 LinkBytes simulate_lru(const PlanInput& input);
 
+/// Seconds of a step's collectives between ranks, before and from backward on. `beside`: a device's links carry them
+/// while it computes; host transports copy with the processor that computes or updates, so they add to its work.
+struct Collectives {
+  double first_s = 0, backward_s = 0;
+  bool beside = false;
+  double all_s() const { return first_s + backward_s; }
+};
+
 /// What a step takes, from the plan's transfers, the rates and the compute time of forward(+update) and backward.
 struct StepTime {
   double forward_s = 0, backward_s = 0, update_s = 0;  ///< computation, given
+  double collectives_s = 0;                            ///< given
   double step_s = 0;                                   ///< simulated
   double lower_bound_s = 0;                            ///< sharper bound (DESIGN.md, physics)
   double plain_bound_s = 0;                            ///< plain maximum
   std::string binds;                                   ///< "computation", "nvme_read", …
 };
-StepTime predict_step(const PlanInput& input, const Plan& plan, double forward_s, double backward_s, double update_s);
+StepTime predict_step(const PlanInput& input, const Plan& plan, double forward_s, double backward_s, double update_s,
+                      const Collectives& collectives = {});
 
 }  // namespace transload

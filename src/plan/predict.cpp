@@ -32,6 +32,11 @@ double first_part(const PlanInput& input, double forward_s, double update_s) {
   return input.budgets.device_bytes > 0 ? std::max(forward_s, update_s) : forward_s + update_s;
 }
 
+/// A part of the step, with the collectives that take place in it.
+double with_collectives(double compute_s, double collectives_s, bool beside) {
+  return beside ? std::max(compute_s, collectives_s) : compute_s + collectives_s;
+}
+
 class StepSimulation {
  public:
   StepSimulation(const PlanInput& input, const Plan& plan, std::vector<double> compute)
@@ -142,9 +147,10 @@ double part_bound(const PlanInput& input, std::uint32_t begin, std::uint32_t end
                    seconds_for(part.read + part.write, input.rates.nvme_duplex)});
 }
 
-void plain_bound(const PlanInput& input, const Plan& plan, StepTime& time) {
+void plain_bound(const PlanInput& input, const Plan& plan, const Collectives& collectives, StepTime& time) {
   const auto least = [&](Link link) { return static_cast<double>(plan.lower_bound[static_cast<int>(link)]); };
   const double device_compute = time.forward_s + time.backward_s;
+  const double on_processor = collectives.beside ? 0 : collectives.all_s();
   const bool device = input.budgets.device_bytes > 0;
   double memory_bytes = 0;
   for (const Access& a : input.trace->accesses)
@@ -153,7 +159,9 @@ void plain_bound(const PlanInput& input, const Plan& plan, StepTime& time) {
           static_cast<double>((*input.blocks)[a.block.value].bytes) * (a.kind == AccessKind::update ? 2 : 1);
   const Rates& r = input.rates;
   const std::pair<const char*, double> limits[] = {
-      {"computation", device ? std::max(device_compute, time.update_s) : device_compute + time.update_s},
+      {"computation",
+       (device ? std::max(device_compute, time.update_s) : device_compute + time.update_s) + on_processor},
+      {"collectives", collectives.all_s()},
       {"nvme_read", seconds_for(least(Link::nvme_read), r.nvme_read)},
       {"nvme_write", seconds_for(least(Link::nvme_write), r.nvme_write)},
       {"nvme_duplex", seconds_for(least(Link::nvme_read) + least(Link::nvme_write), r.nvme_duplex)},
@@ -169,19 +177,23 @@ void plain_bound(const PlanInput& input, const Plan& plan, StepTime& time) {
 
 }  // namespace
 
-StepTime predict_step(const PlanInput& input, const Plan& plan, double forward_s, double backward_s, double update_s) {
+StepTime predict_step(const PlanInput& input, const Plan& plan, double forward_s, double backward_s, double update_s,
+                      const Collectives& collectives) {
   StepTime time;
   time.forward_s = forward_s;
   time.backward_s = backward_s;
   time.update_s = update_s;
+  time.collectives_s = collectives.all_s();
   if (input.trace->accesses.empty()) return time;
-  const double first_s = first_part(input, forward_s, update_s);
+  const double first_s =
+      with_collectives(first_part(input, forward_s, update_s), collectives.first_s, collectives.beside);
+  const double second_s = with_collectives(backward_s, collectives.backward_s, collectives.beside);
   const auto ticks = static_cast<std::uint32_t>(input.trace->accesses.size());
   const std::uint32_t backward = std::min(input.trace->backward_tick, ticks);
-  plain_bound(input, plan, time);
-  const double parts = part_bound(input, 0, backward, first_s) + part_bound(input, backward, ticks, backward_s);
+  plain_bound(input, plan, collectives, time);
+  const double parts = part_bound(input, 0, backward, first_s) + part_bound(input, backward, ticks, second_s);
   time.lower_bound_s = std::max(time.plain_bound_s, parts);
-  time.step_s = StepSimulation(input, plan, spread(input, first_s, backward_s)).run(3);
+  time.step_s = StepSimulation(input, plan, spread(input, first_s, second_s)).run(3);
   return time;
 }
 

@@ -86,6 +86,8 @@ i.k-budget,i.k-bound{background:var(--mark);height:.2em!important;vertical-align
 .m-gradient{fill:#ccbb44;background:#ccbb44}
 .m-partial{fill:#eedd88;background:#eedd88}
 .m-kept{fill:#aa3377;background:#aa3377}
+.m-gathered{fill:#bbcc33;background:#bbcc33}
+.m-local{fill:#ee8866;background:#ee8866}
 .m-other{fill:#8d99a5;background:#8d99a5}
 .m-in_flight{fill:#ee6677;background:#ee6677}
 .m-padding{fill:var(--none);background:var(--none)}

@@ -20,6 +20,7 @@ constexpr std::int64_t kMostLayerElements = std::int64_t{4} << 20;
 constexpr std::int64_t kMostTokens = 1024;
 constexpr std::int64_t kVocabulary = 512;
 constexpr std::uint64_t kSteps = 5;
+constexpr std::uint64_t kStepsBesideOthers = 11;  // a rank's first and last steps may be alone on the machine
 
 /// Removed with what is in it.
 class ScratchRun {
@@ -77,7 +78,7 @@ TrainOptions options_for(const TrainOptions& options, const std::string& folder)
   own.model = folder;
   own.data = folder + "/data.bin";
   own.run = folder + "/run";
-  own.steps = kSteps;
+  own.steps = options.ranks_here > 1 ? kStepsBesideOthers : kSteps;
   own.shape = few_tokens(options.shape);
   own.dtype = options.dtype;
   own.gradients = options.gradients;
@@ -90,7 +91,7 @@ TrainOptions options_for(const TrainOptions& options, const std::string& folder)
 void write_inputs(const ModelConfig& config, const TrainOptions& own) {
   std::ofstream(own.model + "/config.json") << to_hf_config(config, own.dtype);
   std::vector<std::uint16_t> ids(
-      static_cast<std::size_t>((own.shape.batch * static_cast<std::int64_t>(kSteps) + 1) * own.shape.length + 1));
+      static_cast<std::size_t>((own.shape.batch * static_cast<std::int64_t>(own.steps) + 1) * own.shape.length + 1));
   for (std::size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<std::uint16_t>(i * 7919 % static_cast<std::size_t>(config.vocab));
   std::ofstream(own.data, std::ios::binary)
@@ -105,7 +106,8 @@ std::string compute_key(const ModelConfig& config, const TrainOptions& options) 
                      options.device == DeviceKind::cuda ? "cuda" : "cpu", static_cast<int>(config.family),
                      config.hidden, config.heads, config.kv_heads, config.head_dim, config.intermediate, shape.length,
                      shape.batch, shape.recompute == Recompute::layer ? "recomputed" : "kept", name_of(options.dtype),
-                     options.threads);
+                     options.threads) +
+         (options.ranks_here > 1 ? fmt::format(" beside {} other ranks", options.ranks_here - 1) : "");
 }
 
 ComputeRates measure_compute(const ModelConfig& config, const TrainOptions& options, const std::string& below) {

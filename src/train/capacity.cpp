@@ -53,6 +53,10 @@ Candidate evaluate(const TrainOptions& options, const ModelConfig& config, const
 
 }  // namespace
 
+std::uint64_t given_host_memory(const TrainOptions& options) {
+  return options.host_memory + (options.comm_tier == Tier::host ? options.comm_bytes : 0);
+}
+
 std::int64_t largest_that_fits(std::int64_t most, const std::function<bool(std::int64_t)>& fits) {
   if (most < 1 || !fits(1)) return 0;
   std::int64_t good = 1, bad = most + 1;
@@ -97,9 +101,11 @@ Capacity capacity_of(const TrainOptions& options, const ModelConfig& config) {
 std::vector<WhatIf> what_if(const TrainOptions& options, const ModelConfig& config, const MachineRates& rates,
                             Accelerator* accelerator) {
   std::vector<WhatIf> table;
+  const std::uint64_t beside = given_host_memory(options) - options.host_memory;
   for (const double memory : {0.5, 1.0, 2.0, 4.0}) {
     TrainOptions o = options;
-    o.host_memory = static_cast<std::uint64_t>(static_cast<double>(options.host_memory) * memory);
+    const auto given = static_cast<std::uint64_t>(static_cast<double>(given_host_memory(options)) * memory);
+    o.host_memory = given - std::min(given, beside);
     const std::optional<Prepared> prepared = try_prepare(o, config, accelerator);
     for (const double drive : {0.5, 1.0, 2.0}) {
       WhatIf cell{.memory_factor = memory, .nvme_factor = drive, .fits = prepared.has_value()};

@@ -27,6 +27,8 @@ struct WhatIf {
   double step_s = 0;             ///< 0: rates are not known
   std::uint64_t nvme_bytes = 0;  ///< read and written a step
 };
+/// As the flag gives it: with the ranks' buffers, which are taken out of it.
+std::uint64_t given_host_memory(const TrainOptions& options);
 /// Host memory by row, NVMe rates by column.
 std::vector<WhatIf> what_if(const TrainOptions& options, const ModelConfig& config, const MachineRates& rates,
                             Accelerator* accelerator);

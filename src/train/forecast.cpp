@@ -35,8 +35,38 @@ double rate_of(const Rates& rates, Link link) {
   return all[static_cast<int>(link)];
 }
 
+/// What ranks exchange, in bytes of whole chunks, before and from backward on.
+struct Exchanged {
+  double gathered[2] = {}, scattered[2] = {};
+};
+Exchanged exchanged(const StepCode& code) {
+  Exchanged bytes;
+  for (std::size_t t = 0; t < code.step.accesses.size(); ++t) {
+    const Access& a = code.step.accesses[t];
+    const BlockSpec& block = code.blocks[a.block.value];
+    const int part = t >= code.step.backward_tick ? 1 : 0;
+    const MemoryKind use = use_of(block.plane);
+    if (use == MemoryKind::gathered && a.kind == AccessKind::write)
+      bytes.gathered[part] += static_cast<double>(block.bytes);
+    if (use == MemoryKind::local && a.kind == AccessKind::consume)
+      bytes.scattered[part] += static_cast<double>(block.bytes);
+  }
+  return bytes;
+}
+
+/// NCCL's run beside what the device computes. The host's transports copy and add with the same processor that computes
+/// (or, beside a device, updates), so they add up: two ranks that share two processors leave none over for them.
+Collectives collectives_of(const Exchanged& bytes, const TrainOptions& options, const CollectiveRates& rates) {
+  if (options.shards.count == 1) return {};
+  const auto seconds = [&](int part) {
+    return bytes.gathered[part] / rates.gather + bytes.scattered[part] / rates.scatter;
+  };
+  return {.first_s = seconds(0), .backward_s = seconds(1), .beside = options.comm_tier == Tier::device};
+}
+
 /// Every link that the plan uses has a rate.
-bool all_known(const Plan& plan, const MachineRates& rates) {
+bool all_known(const Plan& plan, const TrainOptions& options, const MachineRates& rates) {
+  if (options.shards.count > 1 && (rates.collectives.gather <= 0 || rates.collectives.scatter <= 0)) return false;
   for (int i = 0; i < kLinks; ++i)
     if (plan.bytes[i] > 0 && rate_of(rates.links, static_cast<Link>(i)) <= 0) return false;
   return rates.products > 0 && rates.updates > 0;
@@ -54,7 +84,7 @@ Computation computation(const Prepared& prepared, const TrainOptions& options, c
                                  static_cast<double>(std::max<std::uint64_t>(1, plan.updated_chunks));
   return {.forward_s = forward * products_s,
           .backward_s = (1 - forward) * products_s,
-          .update_s = on_host * static_cast<double>(plan.trainable) / rates.updates};
+          .update_s = on_host * static_cast<double>(plan.trainable) / options.shards.count / rates.updates};
 }
 
 }  // namespace
@@ -68,14 +98,21 @@ Forecast forecast(const Prepared& prepared, const TrainOptions& options, const M
     out.peaks[i] = memory_peak(input, plan, tier);
     out.used_bytes[i] = used_bytes(prepared, out.peaks[i], tier);
   }
+  out.buffer_bytes[static_cast<std::size_t>(options.comm_tier)] = options.comm_bytes;
   const bool moves = std::any_of(std::begin(plan.bytes), std::end(plan.bytes), [](std::uint64_t n) { return n > 0; });
   out.in_flight_bytes = moves ? prepared.in_flight_bytes : 0;
   out.second_slot_bytes = second_slots(prepared, options);
   out.tokens = static_cast<double>(options.shape.batch * options.shape.length * options.shape.accumulate);
-  out.timed = all_known(plan, rates);
+  const Exchanged bytes = exchanged(prepared.code);
+  out.gathered_bytes = bytes.gathered[0] + bytes.gathered[1];
+  out.scattered_bytes = bytes.scattered[0] + bytes.scattered[1];
+  out.timed = all_known(plan, options, rates);
   if (!out.timed) return out;
   const Computation compute = computation(prepared, options, rates);
-  out.time = predict_step(input, plan, compute.forward_s, compute.backward_s, compute.update_s);
+  const Collectives collectives = collectives_of(bytes, options, rates.collectives);
+  out.time = predict_step(input, plan, compute.forward_s, compute.backward_s, compute.update_s, collectives);
+  if (out.gathered_bytes > 0) out.gather_s = out.gathered_bytes / rates.collectives.gather;
+  if (out.scattered_bytes > 0) out.scatter_s = out.scattered_bytes / rates.collectives.scatter;
   const double a_token_s = (compute.forward_s + compute.backward_s) / out.tokens;
   for (int i = 0; i < kLinks; ++i)
     if (plan.bytes[i] > 0)

@@ -166,6 +166,7 @@ void agree_on_memory(TrainOptions& options, Communicator& communicator, std::vec
   for (std::size_t i = 0; i < all.size(); ++i) mine[i % 2] = std::min(mine[i % 2], all[i]);
   options.host_memory = mine[0];
   options.device_memory = mine[1];
+  options.comm_bytes = buffers;
   notes.push_back(fmt::format("{} ranks by {}, {} of buffers each{}.", communicator.size(), communicator.transport(),
                               format_size(buffers),
                               communicator.note().empty() ? "" : fmt::format(" ({})", communicator.note())));

@@ -51,6 +51,7 @@ struct TrainOptions {
   std::uint32_t ranks_here = 1;    ///< that share this machine's memory
   Tier comm_tier = Tier::host;     ///< where collectives work
   std::string transport;           ///< in words
+  std::uint64_t comm_bytes = 0;    ///< of the ranks' buffers there; taken out of that tier's budget
   double timeout_s = 60;           ///< after which a silent rank is lost
   Reduction reduction = Reduction::tree;
   int threads = 0;  ///< 0: all the process may use

@@ -61,6 +61,8 @@ TEST_CASE("What does not fit is counted; nothing is kept outside of a step; a st
 TEST_CASE("Planes are uses of memory") {
   CHECK(use_of("weight") == MemoryKind::weight);
   CHECK(use_of("kept") == MemoryKind::kept);
+  CHECK(use_of("gathered") == MemoryKind::gathered);
+  CHECK(use_of("local") == MemoryKind::local);
   CHECK(use_of("low") == MemoryKind::other);
   CHECK(use_of("workspace") == MemoryKind::other);  // a block is never workspace
 }

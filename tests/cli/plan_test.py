@@ -7,7 +7,8 @@ import unittest
 
 from support import Case, run
 
-USES = ("weight", "residue", "moment1", "moment2", "gradient", "partial", "kept", "workspace", "padding")
+USES = ("weight", "residue", "moment1", "moment2", "gradient", "partial", "kept", "gathered", "local",
+        "workspace", "padding")
 
 BOX = """name = "test box"
 source = "assumed"

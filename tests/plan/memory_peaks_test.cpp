@@ -56,6 +56,28 @@ TEST_CASE("memory peaks: never more than the budget, nor than the plan counts") 
   }
 }
 
+TEST_CASE("memory peaks: a rank's gradient may be there until the next one is summed") {
+  std::vector<BlockSpec> blocks;
+  Trace trace;
+  for (std::uint32_t chunk = 0; chunk < 4; ++chunk) {
+    blocks.push_back({.name = "local", .bytes = kFrame, .durable = false, .plane = "local"});
+    const std::uint32_t tick = 2 * chunk;
+    trace.accesses.push_back(
+        {.block = BlockId(chunk), .tier = Tier::host, .kind = AccessKind::write, .release_tick = tick + 1});
+    trace.accesses.push_back(
+        {.block = BlockId(chunk), .tier = Tier::host, .kind = AccessKind::consume, .release_tick = tick + 2});
+  }
+  const PlanInput input{
+      .trace = &trace,
+      .blocks = &blocks,
+      .budgets = {.device_bytes = 0, .host_bytes = 1 * MiB, .nvme_bytes = 1 * MiB, .frame_bytes = kFrame},
+      .rates = {},
+      .in_flight_bytes = 0};
+  CHECK(memory_peak(input, make_plan(input), Tier::host).used == 2 * kFrame);
+  for (BlockSpec& block : blocks) block.plane = "kept";
+  CHECK(memory_peak(input, make_plan(input), Tier::host).used == kFrame);
+}
+
 TEST_CASE("memory peaks: of an empty trace nothing") {
   const Trace trace;
   const std::vector<BlockSpec> blocks;

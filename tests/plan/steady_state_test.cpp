@@ -136,6 +136,24 @@ TEST_CASE("predicted time is no less than its bound and says what binds") {
     CHECK(time.step_s >= time.lower_bound_s * (1 - 1e-9));
     CHECK(time.step_s <= 36);
   }
+  SECTION("collectives by the processor that computes add up") {
+    const StepTime time = predict_step(input, plan, 10, 20, 5, {.first_s = 2, .backward_s = 3});
+    CHECK(time.collectives_s == Approx(5));
+    CHECK(time.binds == "computation");
+    CHECK(time.plain_bound_s == Approx(40));
+    CHECK(time.step_s >= 40 * (1 - 1e-9));
+    CHECK(time.step_s <= 41);
+  }
+  SECTION("collectives beside computation cost what they take longer") {
+    const Collectives short_ones{.first_s = 14, .backward_s = 19, .beside = true};
+    const Collectives long_ones{.first_s = 14, .backward_s = 40, .beside = true};
+    CHECK(predict_step(input, plan, 10, 20, 5, short_ones).step_s ==
+          Approx(predict_step(input, plan, 10, 20, 5).step_s));
+    const StepTime time = predict_step(input, plan, 10, 20, 5, long_ones);
+    CHECK(time.binds == "collectives");
+    CHECK(time.step_s >= 55 * (1 - 1e-9));
+    CHECK(time.step_s <= 56);
+  }
   SECTION("the disk binds") {
     const StepTime time = predict_step(input, plan, 1e-3, 2e-3, 1e-3);
     CHECK(time.binds == "nvme_duplex");
