@@ -76,12 +76,11 @@ Json links_json(const Plan& plan) {
 
 std::uint64_t more_than(std::uint64_t changed, std::uint64_t now) { return changed - std::min(changed, now); }
 
-/// What is kept instead of being computed again is stored once and loaded once, each a copy in memory; on a GPU that
-/// takes no time worth counting.
+/// What is kept instead of being computed again is stored once and loaded once. The workspace at the other end of these
+/// copies is in cache: it was just computed, or is computed with next. On a GPU they take no time worth counting.
 double keeping_s(const RunPlan& changed, const RunPlan& now, const Rates& rates, const Accelerator* accelerator) {
   if (accelerator != nullptr || rates.memory <= 0) return 0;
-  const double copy_rate = rates.memory / 2;  // a byte is read and written
-  return 2 * static_cast<double>(more_than(changed.transient_bytes, now.transient_bytes)) / copy_rate;
+  return 2 * static_cast<double>(more_than(changed.transient_bytes, now.transient_bytes)) / rates.memory;
 }
 
 /// Nothing where it does not fit.
