@@ -46,19 +46,33 @@ double changed_bytes(const Header& header, const LinkTimes& links, std::size_t l
   return planned > 0 ? links.bytes[link] * changed / planned : std::max(changed, links.bytes[link]);
 }
 
-/// Seconds of what was computed again in the step that is shown.
-double made_again(const ShownStep& step) {
+/// Of the step that is shown, by the names of its operations.
+double computed_s(const ShownStep& step, bool (*counts)(std::string_view operation)) {
   double sum = 0;
   for (const SpanLine& span : step.events.spans)
-    if (step.events.names[span.name].ends_with("recompute"))
+    if (span.lane == lane_of(Lane::compute) && counts(step.events.names[span.name]))
       sum += static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
   return sum;
 }
 
-/// What was measured, where a change leaves it out; else what the planner scaled the kernels' times to.
+/// What was computed again: the layers, and the logits, which are one of the three products of the head's second sweep.
+double made_again(const ShownStep& step) {
+  return computed_s(step, [](std::string_view operation) { return operation.ends_with("recompute"); }) +
+         computed_s(step, [](std::string_view operation) { return operation == "head backward"; }) / 3;
+}
+
+/// The embeddings' gradient and updates on a device sweep parameters, once a step, however many tokens there are.
+double goes_with_tokens(const ShownStep& step) {
+  return computed_s(
+      step, [](std::string_view operation) { return operation != "embedding backward" && operation != "update"; });
+}
+
+/// What was measured, where a change leaves it out or repeats it; else what the planner scaled the kernels' times to.
 double more_compute(const RunModel& model, const WhatIf& what) {
-  if (what.change == "recompute")
-    if (const double again = made_again(*model.shown); again > 0) return -again;
+  const bool recompute = what.change == "recompute";
+  const double measured = recompute ? made_again(*model.shown) : goes_with_tokens(*model.shown);
+  if ((recompute || what.change == "accumulate") && measured > 0)
+    return recompute ? seconds(what.kept_ns) - measured : measured;
   return seconds(what.compute_ns) - seconds(model.outlook->forward_ns + model.outlook->backward_ns);
 }
 
@@ -70,8 +84,10 @@ Remedy remedy_of(const RunModel& model, const WhatIf& what, const LinkTimes& lin
   for (std::size_t i = 0; i < kLinks; ++i)
     change.bytes[i] = changed_bytes(model.header, links, i, static_cast<double>(what.link_bytes[i]));
   const double after = step_after(shown_s, links, change) * step_s / shown_s;
-  Remedy remedy{.what = what, .step_s = std::max(after, seconds(what.lower_bound_ns))};
-  const double tokens = what.change == "accumulate" ? 2 : 1;
+  // More micro-batches move no less, so there is no limit that they could be promised to pass.
+  const bool accumulate = what.change == "accumulate";
+  Remedy remedy{.what = what, .step_s = accumulate ? after : std::max(after, seconds(what.lower_bound_ns))};
+  const double tokens = accumulate ? 2 : 1;
   remedy.saves_s = step_s - remedy.step_s / tokens;
   return remedy;
 }

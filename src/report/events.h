@@ -111,10 +111,11 @@ struct Header {
 
 /// What the planner makes of a change, or of the step as it is.
 struct WhatIf {
-  std::string change;            ///< a flag: "host-memory", "device-memory", "recompute"; empty: as it is
+  std::string change;            ///< a flag: "host-memory", "device-memory", "recompute", "accumulate"; empty: as it is
   std::string value;             ///< what the flag takes
   std::uint64_t more_bytes = 0;  ///< of memory
   std::uint64_t compute_ns = 0, step_ns = 0, lower_bound_ns = 0;
+  std::uint64_t kept_ns = 0;  ///< recompute: storing and loading what is kept instead
   std::array<std::uint64_t, kLinks> link_bytes{};
 };
 

@@ -227,6 +227,7 @@ void parse_outlook(const Json& line, Outlook& outlook) {
     w.compute_ns = whole_of(point, "compute_ns");
     w.step_ns = whole_of(point, "step_ns");
     w.lower_bound_ns = whole_of(point, "lower_bound_ns");
+    w.kept_ns = whole_of(point, "kept_ns");
     const auto links = point.find("links");
     for (int i = 0; i < kLinks && links != point.end() && links->is_object(); ++i)
       w.link_bytes[static_cast<std::size_t>(i)] = whole_of(*links, name_of(static_cast<Link>(i)));

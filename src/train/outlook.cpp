@@ -76,6 +76,13 @@ Json links_json(const Plan& plan) {
 
 std::uint64_t more_than(std::uint64_t changed, std::uint64_t now) { return changed - std::min(changed, now); }
 
+/// What is kept instead of being computed again is stored once and loaded once. The workspace at the other end of these
+/// copies is in cache: it was just computed, or is computed with next. On a GPU they take no time worth counting.
+double keeping_s(const RunPlan& changed, const RunPlan& now, const Rates& rates, const Accelerator* accelerator) {
+  if (accelerator != nullptr || rates.memory <= 0) return 0;
+  return 2 * static_cast<double>(more_than(changed.transient_bytes, now.transient_bytes)) / rates.memory;
+}
+
 /// Nothing where it does not fit.
 std::optional<Json> what_if(const Alternative& alternative, const TrainOptions& options, const Prepared& prepared,
                             const Rates& rates, const StepTime& now, Accelerator* accelerator) {
@@ -86,11 +93,13 @@ std::optional<Json> what_if(const Alternative& alternative, const TrainOptions& 
   const StepTime time = predict_changed(options, now, *changed, alternative.options, rates);
   const Budgets& budgets = changed->plan.budgets;
   const Budgets& before = prepared.plan.budgets;
+  const bool keeps = alternative.options.shape.recompute != options.shape.recompute;
   return Json{{"change", alternative.change},
               {"value", alternative.value},
               {"more_bytes",
                more_than(budgets.host_bytes, before.host_bytes) + more_than(budgets.device_bytes, before.device_bytes)},
               {"compute_ns", ns(time.forward_s + time.backward_s)},
+              {"kept_ns", keeps ? ns(keeping_s(changed->plan, prepared.plan, rates, accelerator)) : 0},
               {"step_ns", ns(time.step_s)},
               {"lower_bound_ns", ns(time.lower_bound_s)},
               {"links", links_json(changed->plan.plan)}};

@@ -8,10 +8,12 @@ import statistics
 import subprocess
 import unittest
 
-from support import Case, run
+from ranks import skip
+from support import TRANSLOAD, Case, run, write_model
 
 SLOW = os.environ["SLOW_TRANSLOAD"]
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+LLAMA = pathlib.Path(__file__).resolve().parent.parent / "reference" / "llama"
 LINKS = ("nvme_read", "nvme_write", "host_to_device", "device_to_host")
 
 
@@ -118,47 +120,93 @@ class Report(ReportCase):
 
 
 class Advice(ReportCase):
-    """Runs bound by one thing each, on a drive or a link of a stated speed; what the advice says is then done."""
+    """Runs bound by one thing each; what the advice says is then done. A round is three runs: as it is, changed, and as
+    it is again. It counts where the two equal runs agree; there the step must change by what was promised, within 20 %
+    of that and 2 % of the step (equal runs differ by as much). What waits for a drive or a link of a stated
+    speed is nearly alike on any machine; a step of computation is not where others compute, too."""
 
-    TRIES = 3  # other programs on the machine take time from one of the two runs
+    ROUNDS = 3
+    ALIKE = 0.03  # medians of the two equal runs
+    PROMISE, NOISE = 0.2, 0.02
 
-    def run_on_drive(self, name, read, write, **changes):
+    def start(self, folder, drive=None, **changes):
+        """One rank, on a drive of these bytes a second each way, or on this machine's."""
+        program = (SLOW, *map(str, drive)) if drive else (TRANSLOAD,)
+        settings = {"steps": 8, "sequence_length": 64, "io": "threads", **changes}
+        return [*program, "train", *map(str, self.flags(run=folder, **settings))]
+
+    def run_once(self, name, **changes):
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
-        flags = self.flags(run=folder, steps=12, sequence_length=64, io="threads", **changes)
-        done = run("train", *flags, program=(SLOW, str(read), str(write)))
+        done = subprocess.run(self.start(folder, **changes), capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        steps = [s["wall_ns"] * 1e-9 for s in events(folder / "record.jsonl", "step") if s["planned"]]
-        return folder, statistics.median_high(steps)
+        return folder
 
-    def carry_out(self, cause, flag, read=0, write=0, **changes):
-        for attempt in range(self.TRIES):
-            folder, before_s = self.run_on_drive("before", read, write, **changes)
-            told = Values(self.page(folder).read_text()).advice
-            text = self.report(folder)
-            self.assertIn(f"The step is bound by {cause}: ", text.splitlines()[0])
-            self.assertIn(f"--{flag} ", text.splitlines()[0])
-            value, says_s = told["data-value"], float(told["data-saves"])
-            _, after_s = self.run_on_drive("after", read, write, **{**changes, flag.replace("-", "_"): value})
-            print(f"{cause}: --{flag} {value}: {before_s:.3f} s, says it saves {says_s:.3f}, saved {before_s - after_s:.3f}")
-            if abs((before_s - after_s) - says_s) <= 0.2 * says_s:
+    def step_s(self, folder):
+        return statistics.median_high(s["wall_ns"] * 1e-9 for s in events(folder / "record.jsonl", "step") if s["planned"])
+
+    def told(self, folder, cause, flag):
+        """The value that the first sentence gives the flag, and what a step takes with it."""
+        sentence = self.report(folder).splitlines()[0]
+        self.assertRegex(sentence, rf"\AThe step is bound by {cause}: ")
+        advice = Values(self.page(folder).read_text()).advice
+        self.assertIn("data-value", advice, sentence)
+        self.assertIn(f"--{flag} {advice['data-value']}", sentence)
+        return advice["data-value"], self.step_s(folder) - float(advice["data-saves"])
+
+    def carry_out(self, cause, flag, **settings):
+        counted = 0
+        for _ in range(self.ROUNDS):
+            before = self.run_once("before", **settings)
+            value, says_s = self.told(before, cause, flag)
+            after_s = self.step_s(self.run_once("after", **{**settings, flag.replace("-", "_"): value}))
+            equal = (self.step_s(before), self.step_s(self.run_once("again", **settings)))
+            alike = max(equal) <= (1 + self.ALIKE) * min(equal)
+            print(f"{cause}: {equal[0]:.4f} and {equal[1]:.4f} s, --{flag} {value}: says {says_s:.4f}, took {after_s:.4f}"
+                  f"{'' if alike else ' (does not count: equal runs differ)'}", flush=True)
+            if not alike:
+                continue
+            counted += 1
+            before_s = statistics.mean(equal)
+            saves_s, saved_s = before_s - says_s, before_s - after_s
+            if abs(saved_s - saves_s) <= self.PROMISE * saves_s + self.NOISE * before_s:
                 return
-        self.fail("the step changed by more or less than the advice said, in every try")
+        if counted == 0:
+            skip(self, f"{cause}: two equal runs never took as long as one another, the machine is too busy")
+        self.fail(f"a step did not change by what the advice said, in {counted} of {counted} rounds that count")
 
     def test_nvme_reads(self):
-        self.carry_out("NVMe reads", "host-memory", read=3e6, write=60e6, host_memory="1MiB")
+        self.carry_out("NVMe reads", "host-memory", drive=(6e6, 60e6), host_memory="1MiB")
 
     def test_nvme_writes(self):
-        self.carry_out("NVMe writes", "host-memory", read=60e6, write=3e6, host_memory="1MiB")
+        self.carry_out("NVMe writes", "host-memory", drive=(60e6, 6e6), host_memory="1MiB")
+
+    def test_reads_and_writes_of_one_speed(self):
+        self.carry_out("NVMe reads", "host-memory", drive=(6e6, 6e6), host_memory="1MiB")
 
     def test_copies_to_the_device(self):
-        model = pathlib.Path(__file__).resolve().parent.parent / "reference" / "llama"
-        self.carry_out("copies to the device", "device-memory", model=model, device="emulated", link_rate="1MB/s",
+        self.carry_out("copies to the device", "device-memory", model=LLAMA, device="emulated", link_rate="2MB/s",
                        device_memory="1MiB", host_memory="8MiB")
 
+    def test_copies_both_ways(self):
+        """Gradients of four bytes come down, weights of two go up twice: either may be waited for a little longer."""
+        self.carry_out("copies (from|to) the device", "device-memory", model=LLAMA, device="emulated", link_rate="4MB/s",
+                       device_memory="1280KiB", host_memory="16MiB", gradients="fp32")
+
     def test_computation(self):
-        folder, _ = self.run_on_drive("compute", 0, 0, host_memory="64MiB", batch_size=16)
-        self.assertRegex(self.report(folder), r"\AThe step is bound by computation: .* --recompute none would save ")
+        model = write_model(self.folder / "wide", hidden_size=256, intermediate_size=1024, num_hidden_layers=3)
+        self.carry_out("computation", "recompute", model=model, threads=1, steps=12, chunk_size="512KiB",
+                       host_memory="512MiB")
+
+    def test_work_between_kernels(self):
+        """Nothing is promised here: what is said to help must."""
+        model = write_model(self.folder / "long", architectures=["GPT2LMHeadModel"], model_type="gpt2", n_embd=64,
+                            n_layer=2, n_head=2, n_positions=1 << 16)
+        settings = {"model": model, "batch_size": 1, "sequence_length": 1, "host_memory": "256MiB", "threads": 1}
+        small = self.run_once("small", chunk_size="4KiB", **settings)
+        self.assertRegex(self.report(small), r"\AThe step is bound by work between kernels: .* larger chunks \(--chunk-size ")
+        large = self.run_once("large", chunk_size="256KiB", **settings)
+        self.assertLess(self.step_s(large), 0.8 * self.step_s(small))
 
 
 if not BROWSER:

@@ -82,8 +82,8 @@ TEST_CASE("computation: recomputation saves what was made again; updates: more m
   CHECK(update.cause == Part::update);
   REQUIRE(update.remedy);
   CHECK(update.remedy->what.change == "accumulate");
-  CHECK(update.remedy->step_s == Approx(1500e-9).epsilon(1e-9));
-  CHECK(update.remedy->saves_s == Approx(250e-9).epsilon(1e-9));
+  CHECK(update.remedy->step_s == Approx(1200e-9).epsilon(1e-9));
+  CHECK(update.remedy->saves_s == Approx(400e-9).epsilon(1e-9));
 }
 
 TEST_CASE("without an outlook or without events nothing is made up") {
