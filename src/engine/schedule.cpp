@@ -14,7 +14,7 @@ constexpr std::uint64_t kAnyRoom = std::uint64_t{1} << 40;
 void Schedule::set(const Trace& trace, const Plan& plan, const std::vector<BlockSpec>& blocks,
                    std::uint64_t frame_bytes) {
   accesses_ = trace.accesses;
-  index_uses(blocks.size());
+  index_uses(trace, blocks.size());
   index_drops(plan);
   index_fetches(plan);
   index_writes(plan, blocks, frame_bytes);
@@ -34,22 +34,11 @@ void Schedule::clear() {
   tick_ = 0;
 }
 
-void Schedule::index_uses(std::size_t blocks) {
-  push_.assign(accesses_.size(), false);
+void Schedule::index_uses(const Trace& trace, std::size_t blocks) {
+  push_ = leaves_device(trace, blocks);
   for (auto& uses : uses_) uses.assign(blocks, {});
-  std::vector<std::uint32_t> last_device(blocks, kNoTick);
-  // Twice around, so that an access at the step's end sees the next step's first.
-  for (std::uint32_t i = 0; i < 2 * accesses_.size(); ++i) {
-    const auto tick = static_cast<std::uint32_t>(i % accesses_.size());
+  for (std::uint32_t tick = 0; tick < accesses_.size(); ++tick) {
     const Access& a = accesses_[tick];
-    std::uint32_t& last = last_device[a.block.value];
-    if (a.tier == Tier::device) {
-      last = tick;
-    } else if (last != kNoTick && a.kind != AccessKind::write) {
-      push_[last] = makes_version(accesses_[last].kind);
-      last = kNoTick;
-    }
-    if (i >= accesses_.size()) continue;
     if (a.tier == Tier::device) uses_[0][a.block.value].push_back(tick);
     uses_[1][a.block.value].push_back(tick);
   }

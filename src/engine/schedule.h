@@ -75,7 +75,7 @@ class Schedule {
     std::int64_t not_before = INT64_MIN;  ///< relative to the same step
     bool kept = false;
   };
-  void index_uses(std::size_t blocks);
+  void index_uses(const Trace& trace, std::size_t blocks);
   void index_drops(const Plan& plan);
   void index_fetches(const Plan& plan);
   void add_kept(std::vector<Planned>& list, int tier) const;

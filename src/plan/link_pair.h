@@ -24,14 +24,17 @@ class LinkPair {
   }
 
   /// Lets time pass until `count` reads have ended in all; the time when they had, not before `now`.
-  double finish_reads(std::uint64_t count, double now) {
+  double finish_reads(std::uint64_t count, double now) { return finish(0, count, now); }
+  double finish_writes(std::uint64_t count, double now) { return finish(1, count, now); }
+
+ private:
+  double finish(int direction, std::uint64_t count, double now) {
     advance(now);
-    while (done_[0] < count && step(std::numeric_limits<double>::infinity())) {
+    while (done_[direction] < count && step(std::numeric_limits<double>::infinity())) {
     }
     return now_;
   }
 
- private:
   /// On to the next end of a transfer, at most to `until`; false when nothing is under way.
   bool step(double until) {
     for (int d = 0; d < 2; ++d) {

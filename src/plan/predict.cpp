@@ -5,6 +5,7 @@
 
 #include "plan/link_pair.h"
 #include "plan/planner.h"
+#include "plan/tier_sequences.h"
 
 namespace transload {
 
@@ -45,7 +46,8 @@ class StepSimulation {
         compute_(std::move(compute)),
         nvme_(input.rates.nvme_read, input.rates.nvme_write, input.rates.nvme_duplex),
         device_(input.rates.host_to_device, input.rates.device_to_host, 0),
-        write_share_{write_share(Tier::device), write_share(Tier::host)} {}
+        leaves_(leaves_device(*input.trace, input.blocks->size())),
+        down_(input.blocks->size(), 0) {}
 
   /// The first step finds cold queues; the last is the steady state.
   double run(int steps) {
@@ -59,13 +61,6 @@ class StepSimulation {
   }
 
  private:
-  /// Which of a tier's drops write is not in the lists: each is charged its part of the plan's total.
-  double write_share(Tier tier) const {
-    double dropped = 0;
-    for (const Plan::Drop& d : plan_.drops[static_cast<int>(tier)]) dropped += bytes(d.block);
-    const Link link = tier == Tier::device ? Link::device_to_host : Link::nvme_write;
-    return dropped > 0 ? static_cast<double>(plan_.bytes[static_cast<int>(link)]) / dropped : 0;
-  }
   double bytes(BlockId b) const { return static_cast<double>((*input_.blocks)[b.value].bytes); }
 
   void access(int step, std::uint32_t t) {
@@ -73,11 +68,21 @@ class StepSimulation {
     issue(Tier::device, device_, step, t);
     now_ = std::max(now_, nvme_.finish_reads(due_[1], now_));
     now_ = std::max(now_, device_.finish_reads(due_[0], now_));
+    const Access& a = input_.trace->accesses[t];
+    std::uint64_t& down = down_[a.block.value];
+    if (a.tier == Tier::host && needs_content(a.kind)) now_ = std::max(now_, device_.finish_writes(down, now_));
     now_ += compute_[t];
     nvme_.advance(now_);
     device_.advance(now_);
-    drop(Tier::host, nvme_, t);
-    drop(Tier::device, device_, t);
+    if (makes_version(a.kind)) down = 0;
+    if (leaves_[t]) write_down(a.block);
+    drop(t);
+  }
+
+  void write_down(BlockId block) {
+    if (down_[block.value] > 0) return;
+    device_.write(bytes(block));
+    down_[block.value] = ++writes_down_;
   }
 
   /// Hands the link what may be fetched now; due_ counts those that this access waits for.
@@ -95,19 +100,28 @@ class StepSimulation {
     while (due_[i] < needs_[i].size() && needs_[i][due_[i]] <= at) ++due_[i];
   }
 
-  void drop(Tier tier, LinkPair& link, std::uint32_t t) {
-    const int i = static_cast<int>(tier);
-    const auto& list = plan_.drops[i];
-    auto d = std::lower_bound(list.begin(), list.end(), t,
-                              [](const Plan::Drop& x, std::uint32_t tick) { return x.after_tick < tick; });
-    for (; d != list.end() && d->after_tick == t; ++d) link.write(bytes(d->block) * write_share_[i]);
+  void drop(std::uint32_t t) {
+    for (const Tier tier : {Tier::host, Tier::device}) {
+      const auto& list = plan_.drops[static_cast<int>(tier)];
+      auto d = std::lower_bound(list.begin(), list.end(), t,
+                                [](const Plan::Drop& x, std::uint32_t tick) { return x.after_tick < tick; });
+      for (; d != list.end() && d->after_tick == t; ++d) {
+        if (!d->write) continue;
+        if (tier == Tier::host)
+          nvme_.write(bytes(d->block));
+        else
+          write_down(d->block);
+      }
+    }
   }
 
   const PlanInput& input_;
   const Plan& plan_;
   const std::vector<double> compute_;
   LinkPair nvme_, device_;
-  const double write_share_[2];
+  const std::vector<bool> leaves_;   // by tick
+  std::vector<std::uint64_t> down_;  // by block: the number of the copy down that brought its version; 0: none did
+  std::uint64_t writes_down_ = 0;
   double now_ = 0;
   std::uint64_t issued_[2] = {0, 0}, due_[2] = {0, 0};
   std::vector<std::uint64_t> needs_[2];

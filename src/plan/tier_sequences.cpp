@@ -134,6 +134,25 @@ std::vector<std::uint64_t> workspace_by_tick(const Trace& trace, Tier tier) {
   return bytes;
 }
 
+std::vector<bool> leaves_device(const Trace& trace, std::size_t blocks) {
+  constexpr std::uint32_t kNone = UINT32_MAX;
+  std::vector<bool> leaves(trace.accesses.size(), false);
+  std::vector<std::uint32_t> last(blocks, kNone);
+  // Twice around, so that an access at the step's end sees the next step's first.
+  for (std::uint32_t i = 0; i < 2 * trace.accesses.size(); ++i) {
+    const auto tick = static_cast<std::uint32_t>(i % trace.accesses.size());
+    const Access& a = trace.accesses[tick];
+    std::uint32_t& device = last[a.block.value];
+    if (a.tier == Tier::device) {
+      device = tick;
+    } else if (device != kNone && a.kind != AccessKind::write) {
+      leaves[device] = makes_version(trace.accesses[device].kind);
+      device = kNone;
+    }
+  }
+  return leaves;
+}
+
 TierProblem device_problem(const PlanInput& input) {
   const Trace& trace = *input.trace;
   TierProblem problem = sized_problem(input);

@@ -13,6 +13,9 @@ TierProblem device_problem(const PlanInput& input);
 /// a version made on the device ends the copy here. Several positions a tick; `device` is null without a device tier.
 TierProblem host_problem(const PlanInput& input, const TierPlan* device);
 
+/// By tick: this device access makes a version whose next access is the host's, which needs it. It goes down at once.
+std::vector<bool> leaves_device(const Trace& trace, std::size_t blocks);
+
 /// Bytes of workspace in use from each tick on.
 std::vector<std::uint64_t> workspace_by_tick(const Trace& trace, Tier tier);
 
