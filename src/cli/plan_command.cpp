@@ -278,8 +278,8 @@ int run_plan(const PlanArguments& arguments) {
     box = read_box(arguments.box);
     plan_elsewhere(planned, arguments);
   }
-  planned.forecast = forecast(planned.prepared, planned.options, planned.rates);
   planned.cycle = rehearse_commit(planned.prepared, planned.rates.links);
+  planned.forecast = forecast(planned.prepared, planned.options, planned.rates, planned.cycle);
   if (arguments.search && !planned.forecast.timed)
     throw InputError("--search needs rates: say --probe to measure this machine, or name a --box.");
   (arguments.json ? print_json : print_text)(planned, arguments, box);

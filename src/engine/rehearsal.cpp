@@ -1,5 +1,6 @@
 #include "engine/rehearsal.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -43,6 +44,7 @@ struct Rehearsal::Impl {
   void unpin(int tier, std::uint32_t block);
   void rank(int tier, std::uint32_t block);
   void count(Link link, std::uint32_t block);
+  void note_peak(int tier) { peak[tier] = std::max(peak[tier], used[tier] + workspace[tier]); }
   std::uint64_t frames(std::uint32_t block) const;
 
   const std::vector<BlockSpec>& blocks;
@@ -51,7 +53,7 @@ struct Rehearsal::Impl {
   const Trace* followed = nullptr;
   std::vector<State> states;
   std::set<std::pair<std::uint64_t, std::uint32_t>> idle[2];  // copies that may leave, by score: the last one first
-  std::uint64_t used[2] = {0, 0}, workspace[2] = {0, 0};      // frames
+  std::uint64_t used[2] = {0, 0}, workspace[2] = {0, 0}, peak[2] = {0, 0};  // frames
   LinkBytes moved;
 };
 
@@ -93,6 +95,10 @@ LinkBytes Rehearsal::on_demand(const Trace& trace) {
   return std::exchange(impl_->moved, {});
 }
 
+std::uint64_t Rehearsal::peak_bytes(Tier tier) const {
+  return impl_->peak[static_cast<int>(tier)] * impl_->budgets.frame_bytes;
+}
+
 LinkBytes Rehearsal::commit() {
   for (std::uint32_t b = 0; b < impl_->states.size(); ++b) {
     State& s = impl_->states[b];
@@ -124,6 +130,7 @@ void Rehearsal::Impl::set_workspace(const WorkspaceChange& change) {
   const int tier = static_cast<int>(change.tier);
   workspace[tier] = ceil_div(change.bytes, budgets.frame_bytes);
   make_room(tier, 0);
+  note_peak(tier);
 }
 
 void Rehearsal::Impl::access(const Access& a) {
@@ -191,6 +198,7 @@ void Rehearsal::Impl::place(int tier, std::uint32_t b) {
   make_room(tier, frames(b));
   states[b].copy[tier] = {.here = true};
   used[tier] += frames(b);
+  note_peak(tier);
   rank(tier, b);
 }
 

@@ -25,6 +25,8 @@ class Rehearsal {
   LinkBytes on_demand(const Trace& trace);
   /// Writes every durable block that the store has not.
   LinkBytes commit();
+  /// The most that blocks and workspace of a tier have taken so far.
+  std::uint64_t peak_bytes(Tier tier) const;
 
  private:
   struct Impl;

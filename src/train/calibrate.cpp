@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -19,8 +20,10 @@ namespace {
 constexpr std::int64_t kMostLayerElements = std::int64_t{4} << 20;
 constexpr std::int64_t kMostTokens = 1024;
 constexpr std::int64_t kVocabulary = 512;
-constexpr std::uint64_t kSteps = 5;
-constexpr std::uint64_t kStepsBesideOthers = 11;  // a rank's first and last steps may be alone on the machine
+// Medians of enough steps that others' moments on the machine, and the first and last steps of ranks side by side, do
+// not show.
+constexpr std::uint64_t kLeastSteps = 7, kMostSteps = 80;
+constexpr double kSeconds = 3;
 
 /// Removed with what is in it.
 class ScratchRun {
@@ -78,7 +81,7 @@ TrainOptions options_for(const TrainOptions& options, const std::string& folder)
   own.model = folder;
   own.data = folder + "/data.bin";
   own.run = folder + "/run";
-  own.steps = options.ranks_here > 1 ? kStepsBesideOthers : kSteps;
+  own.steps = kMostSteps;
   own.shape = few_tokens(options.shape);
   own.dtype = options.dtype;
   own.gradients = options.gradients;
@@ -91,7 +94,7 @@ TrainOptions options_for(const TrainOptions& options, const std::string& folder)
 void write_inputs(const ModelConfig& config, const TrainOptions& own) {
   std::ofstream(own.model + "/config.json") << to_hf_config(config, own.dtype);
   std::vector<std::uint16_t> ids(
-      static_cast<std::size_t>((own.shape.batch * static_cast<std::int64_t>(own.steps) + 1) * own.shape.length + 1));
+      static_cast<std::size_t>((own.shape.batch * static_cast<std::int64_t>(kMostSteps) + 1) * own.shape.length + 1));
   for (std::size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<std::uint16_t>(i * 7919 % static_cast<std::size_t>(config.vocab));
   std::ofstream(own.data, std::ios::binary)
@@ -115,8 +118,14 @@ ComputeRates measure_compute(const ModelConfig& config, const TrainOptions& opti
   const ModelConfig small = one_layer(config);
   const TrainOptions own = options_for(options, scratch.path());
   write_inputs(small, own);
-  Trainer trainer(own, {});
-  const std::atomic<int> interrupt{0};
+  std::atomic<int> interrupt{0};
+  const auto start = std::chrono::steady_clock::now();
+  Observer observer;
+  observer.stepped = [&](const StepReport& step) {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+    if (step.step >= kLeastSteps && passed.count() > kSeconds) interrupt = 1;
+  };
+  Trainer trainer(own, observer);
   const nlohmann::json summary = nlohmann::json::parse(trainer.run(interrupt));
   const nlohmann::json& took = summary["compute_s"];
   ComputeRates rates;

@@ -30,6 +30,8 @@ CommitCycle rehearse_commit(const Prepared& prepared, const Rates& rates) {
   cycle.first = rehearsal.step();
   rehearsal.follow(code.step, prepared.plan.plan);
   cycle.second = rehearsal.step();
+  for (const Tier tier : {Tier::device, Tier::host})
+    cycle.peak_bytes[static_cast<std::size_t>(tier)] = rehearsal.peak_bytes(tier);
   return cycle;
 }
 

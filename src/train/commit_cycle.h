@@ -9,6 +9,7 @@ namespace transload {
 
 struct CommitCycle {
   LinkBytes commit, first, second;
+  std::uint64_t peak_bytes[2] = {};  ///< device, host: the most in use, nothing fetched ahead
   /// Bytes a step over a cycle of `steps` from commit to commit; `steady`: a planned step's.
   double a_step(Link link, std::uint64_t steps, std::uint64_t steady) const;
 };

@@ -7,6 +7,7 @@
 #include "plan/memory_peaks.h"
 #include "plan/planner.h"
 #include "train/collective_rates.h"
+#include "train/commit_cycle.h"
 #include "train/planning.h"
 
 namespace transload {
@@ -41,6 +42,8 @@ constexpr double forward_share(const StepShape& shape) {
   return shape.recompute == Recompute::layer ? 1.0 / 4 : 1.0 / 3;
 }
 
-Forecast forecast(const Prepared& prepared, const TrainOptions& options, const MachineRates& rates);
+/// `cycle`: where commits are rehearsed, their part of the peak in use.
+Forecast forecast(const Prepared& prepared, const TrainOptions& options, const MachineRates& rates,
+                  const CommitCycle& cycle = {});
 
 }  // namespace transload
