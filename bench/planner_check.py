@@ -28,7 +28,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TRANSLOAD = os.environ.get("TRANSLOAD", str(ROOT / "build" / "release" / "transload"))
 LINKS = ("nvme_read", "nvme_write", "host_to_device", "device_to_host")
-CYCLE, CYCLES = 20, 2  # steps from commit to commit
+CYCLE, CYCLES = 20, 3  # steps from commit to commit
 PROBES_DIFFER, BYTES, PEAK = 0.03, 0.01, 0.02
 WIDTHS = {"narrow": (256, 768, 4), "middle": (384, 1152, 6), "wide": (512, 1536, 8)}  # hidden, intermediate, heads
 

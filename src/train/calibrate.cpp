@@ -71,53 +71,41 @@ ModelConfig one_layer(ModelConfig config) {
 
 StepShape few_tokens(StepShape shape) {
   shape.batch = std::clamp<std::int64_t>(kMostTokens / shape.length, 1, shape.batch);
-  shape.accumulate = 1;
+  shape.accumulate = std::min<std::int64_t>(shape.accumulate, 2);  // contributions are summed from the second on
   shape.samples = 0;
   return shape;
 }
 
-TrainOptions options_for(const TrainOptions& options, const std::string& folder) {
+TrainOptions options_for(const TrainOptions& options, DeviceKind device, const std::string& folder) {
   TrainOptions own;
   own.model = folder;
   own.data = folder + "/data.bin";
-  own.run = folder + "/run";
+  own.run = folder + "/run-" + name_of(device);
   own.steps = kMostSteps;
   own.shape = few_tokens(options.shape);
   own.dtype = options.dtype;
   own.gradients = options.gradients;
   own.threads = options.threads;
-  own.device = options.device == DeviceKind::cuda ? DeviceKind::cuda : DeviceKind::cpu;
+  own.device = device;
   own.nvme_capacity = 0;
   return own;
 }
 
 void write_inputs(const ModelConfig& config, const TrainOptions& own) {
   std::ofstream(own.model + "/config.json") << to_hf_config(config, own.dtype);
-  std::vector<std::uint16_t> ids(
-      static_cast<std::size_t>((own.shape.batch * static_cast<std::int64_t>(kMostSteps) + 1) * own.shape.length + 1));
+  std::vector<std::uint16_t> ids(static_cast<std::size_t>(
+      (own.shape.batch * own.shape.accumulate * static_cast<std::int64_t>(kMostSteps) + 1) * own.shape.length + 1));
   for (std::size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<std::uint16_t>(i * 7919 % static_cast<std::size_t>(config.vocab));
   std::ofstream(own.data, std::ios::binary)
       .write(reinterpret_cast<const char*>(ids.data()), static_cast<std::streamsize>(ids.size() * sizeof ids[0]));
 }
 
-}  // namespace
-
-std::string compute_key(const ModelConfig& config, const TrainOptions& options) {
-  const StepShape shape = few_tokens(options.shape);
-  return fmt::format("{} family {} hidden {} heads {}/{} of {} intermediate {} length {} batch {} {} {} threads {}",
-                     options.device == DeviceKind::cuda ? "cuda" : "cpu", static_cast<int>(config.family),
-                     config.hidden, config.heads, config.kv_heads, config.head_dim, config.intermediate, shape.length,
-                     shape.batch, shape.recompute == Recompute::layer ? "recomputed" : "kept", name_of(options.dtype),
-                     options.threads) +
-         (options.ranks_here > 1 ? fmt::format(" beside {} other ranks", options.ranks_here - 1) : "");
-}
-
-ComputeRates measure_compute(const ModelConfig& config, const TrainOptions& options, const std::string& below) {
-  const ScratchRun scratch(below);
-  const ModelConfig small = one_layer(config);
-  const TrainOptions own = options_for(options, scratch.path());
-  write_inputs(small, own);
+struct Measured {
+  nlohmann::json summary;
+  std::uint64_t trainable = 0;
+};
+Measured train_a_while(const TrainOptions& own) {
   std::atomic<int> interrupt{0};
   const auto start = std::chrono::steady_clock::now();
   Observer observer;
@@ -126,14 +114,44 @@ ComputeRates measure_compute(const ModelConfig& config, const TrainOptions& opti
     if (step.step >= kLeastSteps && passed.count() > kSeconds) interrupt = 1;
   };
   Trainer trainer(own, observer);
-  const nlohmann::json summary = nlohmann::json::parse(trainer.run(interrupt));
-  const nlohmann::json& took = summary["compute_s"];
+  return {nlohmann::json::parse(trainer.run(interrupt)), trainer.plan().trainable};
+}
+
+double products_of(const Measured& measured, const ModelConfig& config, const StepShape& shape) {
+  const nlohmann::json& took = measured.summary["compute_s"];
+  return step_flops(config, shape) / (took["forward"].get<double>() + took["backward"].get<double>());
+}
+
+}  // namespace
+
+std::string compute_key(const ModelConfig& config, const TrainOptions& options) {
+  const StepShape shape = few_tokens(options.shape);
+  return fmt::format(
+             "{} family {} hidden {} heads {}/{} of {} intermediate {} length {} batch {} x {} {} {} threads {}",
+             name_of(options.device), static_cast<int>(config.family), config.hidden, config.heads, config.kv_heads,
+             config.head_dim, config.intermediate, shape.length, shape.batch, shape.accumulate,
+             shape.recompute == Recompute::layer ? "recomputed" : "kept", name_of(options.dtype), options.threads) +
+         (options.ranks_here > 1 ? fmt::format(" beside {} other ranks", options.ranks_here - 1) : "");
+}
+
+ComputeRates measure_compute(const ModelConfig& config, const TrainOptions& options, const std::string& below) {
+  const ScratchRun scratch(below);
+  const ModelConfig small = one_layer(config);
+  // Updates and copies of an emulated device are the processor's; its products wait in streams.
+  const DeviceKind device = options.device == DeviceKind::cuda ? DeviceKind::cuda : DeviceKind::cpu;
+  const TrainOptions own = options_for(options, device, scratch.path());
+  write_inputs(small, own);
+  const Measured measured = train_a_while(own);
+  const nlohmann::json& summary = measured.summary;
   ComputeRates rates;
-  rates.products = step_flops(small, own.shape) / (took["forward"].get<double>() + took["backward"].get<double>());
-  rates.updates = static_cast<double>(trainer.plan().trainable) / took["update"].get<double>();
+  rates.products = products_of(measured, small, own.shape);
+  rates.updates = static_cast<double>(measured.trainable) / summary["compute_s"]["update"].get<double>();
   rates.memory = summary["memory_rate"].get<double>();
   rates.to_device = summary["links"]["host_to_device"]["measured_rate"].get<double>();
   rates.from_device = summary["links"]["device_to_host"]["measured_rate"].get<double>();
+  if (options.device != DeviceKind::emulated) return rates;
+  const TrainOptions emulated = options_for(options, DeviceKind::emulated, scratch.path());
+  rates.products = products_of(train_a_while(emulated), small, emulated.shape);
   return rates;
 }
 

@@ -26,6 +26,9 @@ CommitCycle rehearse_commit(const Prepared& prepared, const Rates& rates) {
   cycle.commit = rehearsal.on_demand(code.flush);
   const LinkBytes written = rehearsal.commit();
   for (int i = 0; i < kLinks; ++i) cycle.commit.bytes[i] += written.bytes[i];
+  // The step before has fetched ahead what the updates need first.
+  std::uint64_t& read = cycle.commit.bytes[static_cast<std::size_t>(Link::nvme_read)];
+  read -= std::min(read, prepared.in_flight_bytes);
   rehearsal.follow(code.fresh_step, fresh);
   cycle.first = rehearsal.step();
   rehearsal.follow(code.step, prepared.plan.plan);
