@@ -101,8 +101,8 @@ std::string commit_text(const CommitCycle& cycle, const TrainOptions& options, c
   const auto a_step = [&](std::size_t link) {
     return format_size(static_cast<std::uint64_t>(cycle.a_step(static_cast<Link>(link), steps, plan.bytes[link])));
   };
-  return text + fmt::format("With --commit-every {} that is {} in and {} out a step.\n", steps, a_step(kRead),
-                            a_step(kWrite));
+  return text +
+         fmt::format("With --commit-every {} that is {} in and {} out a step.\n", steps, a_step(kRead), a_step(kWrite));
 }
 
 std::string capacity_text(const Capacity& c) {
