@@ -147,6 +147,17 @@ void plan_elsewhere(Planned& planned, const PlanArguments& arguments) {
   planned.rates = rates_of(read_box(arguments.box));
 }
 
+/// What could be asked for instead, with no more of the drive than is free there.
+Capacity capacity_here(const Planned& planned, bool box) {
+  TrainOptions o = planned.options;
+  if (const std::string folder = store_folder(o); !box && !folder.empty()) {
+    std::error_code ignored;
+    const auto space = std::filesystem::space(existing_folder(folder), ignored);
+    if (!ignored) o.nvme_capacity = std::min<std::uint64_t>(o.nvme_capacity, space.available);
+  }
+  return capacity_of(o, planned.prepared.plan.config, planned.prepared.plan.store_bytes);
+}
+
 ClosedForm closed_form_of(const Planned& planned, const std::optional<Box>& box) {
   const ModelConfig& config = planned.prepared.plan.config;
   const TrainOptions& o = planned.options;
@@ -221,7 +232,7 @@ void print_json(const Planned& planned, const PlanArguments& arguments, const st
                       {"scattered_bytes", planned.forecast.scattered_bytes}};
   const DriveLife life = drive_life(planned, box);
   out["drive_life"] = {{"endurance_bytes", life.endurance_bytes}, {"steps", life.steps}, {"weeks", life.weeks}};
-  out["capacity"] = capacity_json(capacity_of(o, plan.config));
+  out["capacity"] = capacity_json(capacity_here(planned, box.has_value()));
   out["what_if"] = what_if_json(what_if(o, plan.config, planned.rates, planned.accelerator.get()));
   if (!arguments.ranks.empty()) out["ranks"] = ranks_json(rows_of(planned, arguments, box));
   if (arguments.search)
@@ -238,7 +249,7 @@ void print_text(const Planned& planned, const PlanArguments& arguments, const st
   if (const DriveLife life = drive_life(planned, box); box && life.weeks > 0)
     fmt::print("The drives stand {:.3g} such steps, {:.1f} weeks without a pause (commits are extra).\n", life.steps,
                life.weeks);
-  fmt::print("{}", capacity_text(capacity_of(o, plan.config)));
+  fmt::print("{}", capacity_text(capacity_here(planned, box.has_value())));
   fmt::print("{}",
              what_if_text(what_if(o, plan.config, planned.rates, planned.accelerator.get()), given_host_memory(o)));
   if (arguments.search)

@@ -74,7 +74,7 @@ std::int64_t largest_that_fits(std::int64_t most, const std::function<bool(std::
   return good;
 }
 
-Capacity capacity_of(const TrainOptions& options, const ModelConfig& config) {
+Capacity capacity_of(const TrainOptions& options, const ModelConfig& config, std::uint64_t store_bytes) {
   Capacity capacity;
   TrainOptions o = options;
   o.shape.samples = 0;
@@ -89,9 +89,11 @@ Capacity capacity_of(const TrainOptions& options, const ModelConfig& config) {
     return fits_budgets(o, config, options.chunk_size);
   });
   ModelConfig grown = config;
+  const double a_parameter = static_cast<double>(store_bytes) / static_cast<double>(parameters_of(config, options));
   capacity.layers = largest_that_fits(kMostLayers, [&](std::int64_t n) {
     grown.layers = n;
-    return fits_budgets(options, grown, options.chunk_size);
+    const double store = a_parameter * static_cast<double>(parameters_of(grown, options));
+    return store <= static_cast<double>(options.nvme_capacity) && fits_budgets(options, grown, options.chunk_size);
   });
   grown.layers = capacity.layers;
   if (capacity.layers > 0) capacity.parameters = parameters_of(grown, options);

@@ -15,7 +15,9 @@ struct Capacity {
   std::int64_t layers = 0;             ///< of a model of this width
   std::uint64_t parameters = 0;        ///< of that model
 };
-Capacity capacity_of(const TrainOptions& options, const ModelConfig& config);
+/// `store_bytes`: of the store of the options' own model; that of a deeper one grows with its parameters, up to
+/// nvme_capacity.
+Capacity capacity_of(const TrainOptions& options, const ModelConfig& config, std::uint64_t store_bytes);
 
 /// The largest n in [1, most] for which `fits`, which must be true up to some n and false beyond; 0: none. Asks about
 /// twice log2 of the answer.

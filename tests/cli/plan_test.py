@@ -112,6 +112,14 @@ class AgainstRuns(Planned):
                 done = run("plan", *self.flags(**changes, **{flag: fits[key] + 1}))
                 self.assert_refused(done, "needs at least")
 
+    def test_a_deeper_model_needs_room_on_the_drive(self):
+        planned = self.plan(host_memory="1MiB")
+        store, layers = planned["store"]["bytes"], planned["capacity"]["layers"]
+        tight = self.plan(host_memory="1MiB", nvme_capacity=4 * store)["capacity"]
+        self.assertLess(tight["layers"], layers)
+        self.assertGreater(tight["parameters"], 3 * planned["parameters"])
+        self.assertLessEqual(tight["parameters"], 4 * planned["parameters"])
+
     def test_probe_measures_keeps_and_writes_nothing_else(self):
         self.assertEqual(self.plan()["time"], None)
         before = sorted(p.name for p in self.folder.iterdir())
