@@ -231,6 +231,19 @@ def row(name, facts, best):
     return f"| {name}: {describe(facts)} | {best['prediction']['time']['binds']} | {quiet} | " + " | ".join(cells) + " |"
 
 
+def table_of(seed, rows, missed):
+    head = ["| setting | binds | probes differ | step, said / came | NVMe in, MB a step | NVMe out | to device | from "
+            "device | peak device, MB | peak host |", "|" + "---|" * 10]
+    text = "\n".join([f"Seed {seed}.", "", *head, *rows])
+    return text + ("\n\nMissed (MB, said / came):\n\n" + "\n".join(f"- {m}" for m in missed) if missed else "")
+
+
+def put_into(page, table):
+    begin, end = "<!-- planner_check begins -->", "<!-- planner_check ends -->"
+    before, _, rest = page.read_text().partition(begin)
+    page.write_text(f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -241,8 +254,6 @@ def main():
     arguments = parser.parse_args()
     every = FIXED | drawn(arguments.seed, len(FIXED))
     chosen = {name: facts for name, facts in every.items() if re.search(arguments.settings, name)}
-    head = ["| setting | binds | probes differ | step, said / came | NVMe in, MB a step | NVMe out | to device | from "
-            "device | peak device, MB | peak host |", "|" + "---|" * 10]
     rows, missed = [], []
     with tempfile.TemporaryDirectory(prefix="planner-check-") as temporary:
         folder = arguments.keep or pathlib.Path(temporary)
@@ -257,14 +268,9 @@ def main():
             missed += [f"{name}: {key}" + (f" ({causes(best, key)})" if key in LINKS else "")
                        for key, (_, _, off, limit) in best["verdicts"].items()
                        if not held(key, off, limit) and (best["quiet"] or key != "time")]
-    table = "\n".join([f"Seed {arguments.seed}.", "", *head, *rows])
-    print(table)
-    if arguments.markdown:
-        begin, end = "<!-- planner_check begins -->", "<!-- planner_check ends -->"
-        if missed:
-            table += "\n\nMissed (MB, said / came):\n\n" + "\n".join(f"- {m}" for m in missed)
-        before, _, rest = arguments.markdown.read_text().partition(begin)
-        arguments.markdown.write_text(f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}")
+            if arguments.markdown:
+                put_into(arguments.markdown, table_of(arguments.seed, rows, missed))
+    print(table_of(arguments.seed, rows, []))
     print("\n".join(["missed:", *missed]) if missed else "missed: nothing")
     return 1 if missed else 0
 

@@ -12,17 +12,14 @@ constexpr std::uint64_t kSlotGrain = 4096;  // as the store's slots are rounded
 std::uint64_t moved(const Plan& plan, Link link) { return plan.bytes[static_cast<int>(link)]; }
 
 /// Where blocks come and go the engine fetches ahead for as long as there are free frames: at most what the next step
-/// takes in, while what goes out holds its frames until it has gone.
+/// takes in, and what transfers on their way hold.
 std::uint64_t used_bytes(const Prepared& prepared, const TierPeak& peak, const CommitCycle& cycle, Tier tier) {
   const Plan& plan = prepared.plan.plan;
   const auto t = static_cast<std::size_t>(tier);
   const Link in = tier == Tier::device ? Link::host_to_device : Link::nvme_read;
-  const Link out = tier == Tier::device ? Link::device_to_host : Link::nvme_write;
-  const auto a_step = [&](Link link) {
-    return std::max(moved(plan, link), cycle.second.bytes[static_cast<std::size_t>(link)]);
-  };
   const std::uint64_t settled = std::max({peak.used, plan.peak_bytes[t], cycle.peak_bytes[t]});
-  const std::uint64_t ahead = a_step(in) > 0 ? a_step(in) + std::min(a_step(out), prepared.in_flight_bytes) : 0;
+  const std::uint64_t taken_in = std::max(moved(plan, in), cycle.second.bytes[static_cast<std::size_t>(in)]);
+  const std::uint64_t ahead = taken_in > 0 ? taken_in + prepared.in_flight_bytes : 0;
   return std::min(prepared.plan.budgets.of(tier), settled + ahead);
 }
 
