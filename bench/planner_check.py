@@ -157,7 +157,7 @@ def cycle_bytes(record, summary, link):
     return (late + outside) / (CYCLE * (CYCLES - 1))
 
 
-def verdicts(checked, found):
+def verdicts(found):
     """What was said, what came, and how far apart they are."""
     prediction, summary, record = found["prediction"], found["summary"], found["record"]
     seconds = statistics.median(steady_seconds(record))
@@ -212,7 +212,7 @@ def check(name, facts, folder, rounds):
             best = {**found, "rounds": number}
         if best["probes_differ"] <= PROBES_DIFFER:
             break
-    best["verdicts"] = verdicts(checked, best)
+    best["verdicts"] = verdicts(best)
     best["quiet"] = best["probes_differ"] <= PROBES_DIFFER
     return best
 

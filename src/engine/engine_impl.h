@@ -87,7 +87,6 @@ struct Engine::Impl {
   bool take_frames(BlockId id, Tier tier);
   void release_frames(Block& b, Tier tier);
   bool make_room(Tier tier, std::uint32_t frames, BlockId protect);
-  std::uint64_t planned_score(BlockId id, Tier tier) const;
   BlockId choose_victim(Tier tier, BlockId protect) const;
   bool evict(BlockId id, Tier tier);
   bool has_other_copy(const Block& b, Tier tier) const;

@@ -33,9 +33,8 @@ struct Engine::Impl::Held {
   Tier tier;
   AccessKind kind;
   std::uint32_t tick;
-  std::uint32_t owed_frames;  ///< as the pin's
-  std::uint32_t due_frames[2] = {0,
-                                 0};  ///< of copies that leave at this release, by plan or because their content ends
+  std::uint32_t owed_frames;             ///< as the pin's
+  std::uint32_t due_frames[2] = {0, 0};  ///< of copies that leave then, by plan or because their content ends
 };
 
 /// Gives a pin back from a stream; also when the stream skips its tasks after an error.
@@ -120,8 +119,6 @@ Pin Engine::Impl::pin(BlockId id, Tier tier, AccessKind kind) {
   if (schedule.in_step()) {
     const Schedule::Match match = schedule.advance(id, tier, kind);
     pin.tick = match.tick;
-    if (match.tick != kNoTick) pin.owed_frames = schedule.frames_down_after(match.tick);
-    owed_frames += pin.owed_frames;
     for (std::uint32_t t = match.skipped_from; t < match.skipped_to; ++t) run_drops(t);
   }
   if (needs_content(kind)) pin.found = count_pin(c, valid(b, tier));
@@ -129,6 +126,8 @@ Pin Engine::Impl::pin(BlockId id, Tier tier, AccessKind kind) {
     const Demand waiting(*this);
     acquire(lock, id, tier, kind);
   }
+  if (pin.tick != kNoTick) pin.owed_frames = schedule.frames_down_after(pin.tick);
+  owed_frames += pin.owed_frames;
   c.drop = false;
   c.prefetched = false;
   c.last_use = ++clock;

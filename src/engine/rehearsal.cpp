@@ -11,7 +11,6 @@ namespace transload {
 
 namespace {
 constexpr int kDevice = 0, kHost = 1;
-constexpr std::uint64_t kFetchedScore = std::uint64_t{1} << 62;  // as in room.cpp
 
 struct Copy {
   bool here = false, drop = false, write = false;
@@ -232,9 +231,7 @@ void Rehearsal::Impl::rank(int tier, std::uint32_t b) {
   Copy& copy = states[b].copy[tier];
   if (!copy.here || copy.pins > 0) return;
   idle[tier].erase({copy.score, b});
-  const auto t = static_cast<Tier>(tier);
-  const std::uint64_t next = schedule.next_use(BlockId(b), t);
-  copy.score = schedule.fetched_for(t, next) ? kFetchedScore + next : next;
+  copy.score = schedule.leaving_score(BlockId(b), static_cast<Tier>(tier));
   idle[tier].emplace(copy.score, b);
 }
 

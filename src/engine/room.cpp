@@ -11,8 +11,7 @@
 namespace transload {
 
 namespace {
-constexpr std::uint64_t kLeastScore = UINT64_MAX - 1;            // less the clock of the last use
-constexpr std::uint64_t kFetchedScore = std::uint64_t{1} << 62;  // beyond all times
+constexpr std::uint64_t kLeastScore = UINT64_MAX - 1;  // less the clock of the last use
 }  // namespace
 
 bool Engine::Impl::valid(const Block& b, Tier tier) const {
@@ -88,13 +87,6 @@ bool Engine::Impl::evict(BlockId id, Tier tier) {
   return true;
 }
 
-/// What the plan fetches anew before its next use goes before what the plan counts on; of each the farthest next use.
-std::uint64_t Engine::Impl::planned_score(BlockId id, Tier tier) const {
-  const std::uint64_t next = schedule.next_use(id, tier);
-  if (next == UINT64_MAX) return UINT64_MAX - 1;
-  return schedule.fetched_for(tier, next) ? kFetchedScore + next : next;
-}
-
 /// Dead or stale content leaves first, then by plan, or the longest unused.
 BlockId Engine::Impl::choose_victim(Tier tier, BlockId protect) const {
   BlockId victim;
@@ -104,7 +96,7 @@ BlockId Engine::Impl::choose_victim(Tier tier, BlockId protect) const {
     const Copy& c = blocks[i].copy[index(tier)];
     if (!c.idle() || c.leaving || BlockId(i) == protect) continue;
     std::uint64_t score = UINT64_MAX;
-    if (valid(blocks[i], tier)) score = planned ? planned_score(BlockId(i), tier) : kLeastScore - c.last_use;
+    if (valid(blocks[i], tier)) score = planned ? schedule.leaving_score(BlockId(i), tier) : kLeastScore - c.last_use;
     if (!victim.valid() || score > best) {
       victim = BlockId(i);
       best = score;

@@ -9,7 +9,8 @@ namespace transload {
 
 namespace {
 constexpr std::uint64_t kAnyRoom = std::uint64_t{1} << 40;
-}
+constexpr std::uint64_t kFetchedScore = std::uint64_t{1} << 62;  // beyond all times
+}  // namespace
 
 void Schedule::set(const Trace& trace, const Plan& plan, const std::vector<BlockSpec>& blocks,
                    std::uint64_t frame_bytes) {
@@ -164,6 +165,12 @@ std::uint64_t Schedule::next_use(BlockId block, Tier tier) const {
 
 bool Schedule::fetched_for(Tier tier, std::uint64_t time) const {
   return time != UINT64_MAX && fetched_[static_cast<int>(tier)][time % accesses_.size()];
+}
+
+std::uint64_t Schedule::leaving_score(BlockId block, Tier tier) const {
+  const std::uint64_t next = next_use(block, tier);
+  if (next == UINT64_MAX) return UINT64_MAX - 1;
+  return fetched_for(tier, next) ? kFetchedScore + next : next;
 }
 
 std::uint64_t Schedule::writes_until(Tier tier, std::uint64_t time) const {

@@ -53,6 +53,9 @@ class Schedule {
   std::uint64_t next_use(BlockId block, Tier tier) const;
   /// The plan fetches the block for the access at that time: until then it counts on no copy in the tier.
   bool fetched_for(Tier tier, std::uint64_t time) const;
+  /// Whose copy leaves a tier first, the highest: what the plan fetches anew before its next use goes before what it
+  /// counts on; of each the farthest next use. Below UINT64_MAX.
+  std::uint64_t leaving_score(BlockId block, Tier tier) const;
 
   struct Fetch {
     BlockId block;
