@@ -1,6 +1,7 @@
 """What the tests share: tiny models, recorded gradients, a float64 reference, masters kept by hand, budgets."""
 import math
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -172,9 +173,11 @@ def run_python(code, *arguments, timeout=120, **keywords):
 
 
 def start_python(code, *arguments):
+    """With the signals of a terminal's program, also where the tests run in a shell's background, which ignores some."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], text=True,
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
 
 def bf16_step(x):
