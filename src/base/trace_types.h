@@ -54,6 +54,7 @@ struct Trace {
   std::vector<Access> accesses;
   std::vector<WorkspaceChange> workspace;  ///< ascending ticks; before the first of a tier: 0
   std::uint32_t backward_tick = 0;         ///< accesses from here on are backward's; the verdict is at the step's end
+  std::uint32_t commit_tick = UINT32_MAX;  ///< before this access the store gets every durable version; never: none
   std::vector<std::uint64_t> time_ns;      ///< measured start of each access; empty before the first live step
 };
 
@@ -105,9 +106,17 @@ struct Plan {
     std::uint32_t after_tick = 0;  ///< leave the tier once the access of this tick is released
     bool write = false;            ///< the tier below gets the version first, where it lacks it
   };
-  /// Indexed by tier (device, host). Fetches are in order of need; drops in order of after_tick.
+  struct Write {
+    BlockId block;
+    std::uint32_t by_tick = 0;  ///< on its way when this access begins
+  };
+  /// Indexed by tier (device, host). Fetches are in order of need; drops in order of after_tick; writes, of by_tick, are
+  /// what the tier below gets for drops, for accesses there and for a commit.
   std::vector<Fetch> fetches[2];
   std::vector<Drop> drops[2];
+  std::vector<Write> writes[2];
+  std::vector<bool> held[2];  ///< by block: the copy stays from one step to the next
+  bool once = false;          ///< another plan follows: nothing is fetched for the same accesses again
 
   std::uint64_t bytes[kLinks] = {};        ///< predicted a step, steady state
   std::uint64_t lower_bound[kLinks] = {};  ///< proven: no schedule moves less under these budgets

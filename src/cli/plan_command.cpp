@@ -289,7 +289,7 @@ int run_plan(const PlanArguments& arguments) {
     box = read_box(arguments.box);
     plan_elsewhere(planned, arguments);
   }
-  planned.cycle = rehearse_commit(planned.prepared, planned.rates.links);
+  planned.cycle = plan_commit(planned.prepared, planned.prepared.plan.plan, planned.rates.links);
   planned.forecast = forecast(planned.prepared, planned.options, planned.rates, planned.cycle);
   if (arguments.search && !planned.forecast.timed)
     throw InputError("--search needs rates: say --probe to measure this machine, or name a --box.");

@@ -22,6 +22,7 @@ void Schedule::set(const Trace& trace, const Plan& plan, const std::vector<Block
   index_workspace(trace, frame_bytes);
   in_step_ = false;
   settling_ = true;
+  once_ = plan.once;
   tick_ = 0;
   for (int t = 0; t < 2; ++t) {
     cursor_[t] = 0;
@@ -199,7 +200,7 @@ bool Schedule::peek_fetch(Tier tier, Fetch& fetch) {
       pop_fetch(tier);
       continue;
     }
-    if (fetch.need - now() >= n) return false;
+    if (fetch.need - now() >= n || (once_ && cursor_step_[t] > step_)) return false;
     if (planned.kept && !settling_) {
       pop_fetch(tier);
       continue;

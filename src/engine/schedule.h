@@ -101,7 +101,7 @@ class Schedule {
   std::uint64_t cursor_step_[2] = {0, 0};
   std::uint64_t step_ = 0;
   std::uint32_t tick_ = 0;
-  bool in_step_ = false, settling_ = false;
+  bool in_step_ = false, settling_ = false, once_ = false;
   std::uint64_t deviations_ = 0;
 };
 

@@ -250,6 +250,19 @@ void Optimizer::flush() {
   for (std::size_t c = 0; c < impl_->chunks.size(); ++c) impl_->apply(ChunkId(c));
 }
 
+void Optimizer::bring_down() {
+  Impl& i = *impl_;
+  for (std::size_t c = 0; c < i.chunks.size(); ++c) {
+    if (i.chunks[c].trainable == 0 || i.update_tier(ChunkId(c)) == Tier::host) continue;
+    for (const int plane : {i.planes.weight, i.planes.residue, i.planes.moment1, i.planes.moment2}) {
+      if (plane < 0) continue;
+      Pin pin = i.blocks.pin(i.block(ChunkId(c), plane), Tier::host, AccessKind::read);
+      i.host.wait(pin.ready);
+      i.blocks.unpin(std::move(pin), i.host);
+    }
+  }
+}
+
 void Optimizer::Impl::apply(ChunkId id) {
   ChunkState& chunk = chunks[id.value];
   if (!chunk.update_pending) return;

@@ -171,6 +171,57 @@ void fill_room(const TierProblem& problem, const GapProblem& gaps, double write_
   }
 }
 
+constexpr char kFree = 2;
+
+/// What of the gaps over the period's end is given: 1 stays, 0 leaves. A copy for which there is no room leaves.
+std::vector<char> given_gaps(const TierProblem& problem, const GapProblem& gaps) {
+  std::vector<char> given(gaps.gaps.size(), kFree);
+  if (problem.held == nullptr) return given;
+  RoomTree room(gaps.room);
+  for (std::size_t g = 0; g < given.size(); ++g) {
+    const Gap& gap = gaps.gaps[g];
+    if (!gap.alive || gap.to < problem.uses.size()) continue;
+    const std::uint64_t frames = problem.frames[gap.block];
+    const bool stays = (*problem.held)[gap.block] && room.least(gap.from, gap.to) >= static_cast<std::int64_t>(frames);
+    if (stays) room.take(gap.from, gap.to, frames);
+    given[g] = stays ? 1 : 0;
+  }
+  return given;
+}
+
+/// The choice that is left: given gaps are none, and those that stay have their room.
+GapProblem without_given(const TierProblem& problem, const GapProblem& gaps, const std::vector<char>& given) {
+  GapProblem left = gaps;
+  const std::size_t n = left.room.size();
+  std::vector<std::uint64_t> joins(n + 1, 0), leaves(n + 1, 0);  // frames of those that stay; all of them cross the end
+  std::uint64_t taken = 0;
+  for (std::size_t g = 0; g < given.size(); ++g) {
+    if (given[g] == kFree) continue;
+    Gap& gap = left.gaps[g];
+    if (given[g] == 1) {
+      const std::uint64_t frames = problem.frames[gap.block];
+      taken += frames;
+      leaves[gap.to - n] += frames;
+      joins[gap.from] += frames;
+    }
+    gap.to = gap.from;
+  }
+  for (std::size_t p = 0; p < n; ++p) {
+    taken += joins[p];
+    taken -= leaves[p];
+    left.room[p] -= taken;
+  }
+  return left;
+}
+
+std::vector<char> choose_freely(const TierProblem& problem, const GapProblem& gaps, double write_weight) {
+  std::vector<char> keep = Sweep(problem, gaps, write_weight).run();
+  for (std::size_t g = 0; g < gaps.gaps.size(); ++g)
+    if (gaps.gaps[g].alive && gaps.gaps[g].empty()) keep[g] = 1;
+  fill_room(problem, gaps, write_weight, keep);
+  return keep;
+}
+
 }  // namespace
 
 std::vector<char> choose_gaps(const TierProblem& problem, const GapProblem& gaps, double write_weight) {
@@ -179,10 +230,11 @@ std::vector<char> choose_gaps(const TierProblem& problem, const GapProblem& gaps
     for (const Gap& gap : gaps.gaps) keep.push_back(gap.alive ? 1 : 0);
     return keep;
   }
-  keep = Sweep(problem, gaps, write_weight).run();
-  for (std::size_t g = 0; g < gaps.gaps.size(); ++g)
-    if (gaps.gaps[g].alive && gaps.gaps[g].empty()) keep[g] = 1;
-  fill_room(problem, gaps, write_weight, keep);
+  if (problem.held == nullptr) return choose_freely(problem, gaps, write_weight);
+  const std::vector<char> given = given_gaps(problem, gaps);
+  keep = choose_freely(problem, without_given(problem, gaps, given), write_weight);
+  for (std::size_t g = 0; g < keep.size(); ++g)
+    if (given[g] != kFree) keep[g] = given[g];
   return keep;
 }
 

@@ -54,6 +54,8 @@ void copy_lists(const PlanInput& input, Tier tier, const TierProblem& problem, c
   const auto t = static_cast<std::size_t>(tier);
   for (const TierFetch& f : from.fetches) to.fetches[t].push_back({BlockId(f.block), f.tick, f.lead_ticks});
   for (const TierDrop& d : from.drops) to.drops[t].push_back({BlockId(d.block), d.tick, d.write});
+  for (const TierWrite& w : from.writes) to.writes[t].push_back({BlockId(w.block), w.tick});
+  to.held[t] = from.held;
   const std::vector<std::uint64_t> workspace = workspace_by_tick(*input.trace, tier);
   const std::uint64_t frame = input.budgets.frame_bytes;
   for (std::size_t p = 0; p < from.occupied.size(); ++p)
@@ -61,27 +63,55 @@ void copy_lists(const PlanInput& input, Tier tier, const TierProblem& problem, c
         std::max(to.peak_bytes[t], from.occupied[p] * frame + round_up(workspace[problem.uses[p].tick], frame));
 }
 
-}  // namespace
-
-Plan make_plan(const PlanInput& input) {
+/// `between`: the plan of the steps before and after; null where the step follows itself.
+Plan plan_tiers(const PlanInput& input, const Plan* between) {
   Plan plan;
   if (input.trace->accesses.empty()) return plan;
+  const auto held = [&](Tier tier) { return between == nullptr ? nullptr : &between->held[static_cast<int>(tier)]; };
   TierPlan device;
   const bool has_device = input.budgets.device_bytes > 0;
   if (has_device) {
-    const TierProblem problem = device_problem(input);
+    TierProblem problem = device_problem(input);
+    problem.held = held(Tier::device);
     device = plan_or_refuse(input, Tier::device, problem);
     copy_lists(input, Tier::device, problem, device, plan);
     plan.bytes[static_cast<int>(Link::host_to_device)] = device.fetch_bytes;
     plan.bytes[static_cast<int>(Link::device_to_host)] = device.write_bytes;
   }
-  const TierProblem problem = host_problem(input, has_device ? &device : nullptr);
+  TierProblem problem = host_problem(input, has_device ? &device : nullptr);
+  problem.held = held(Tier::host);
   const TierPlan host = plan_or_refuse(input, Tier::host, problem);
   copy_lists(input, Tier::host, problem, host, plan);
   plan.bytes[static_cast<int>(Link::nvme_read)] = host.fetch_bytes;
   plan.bytes[static_cast<int>(Link::nvme_write)] = host.write_bytes;
-  find_link_bounds(input, plan.lower_bound);
   return plan;
+}
+
+}  // namespace
+
+Plan make_plan(const PlanInput& input) {
+  Plan plan = plan_tiers(input, nullptr);
+  if (!input.trace->accesses.empty()) find_link_bounds(input, plan.lower_bound);
+  return plan;
+}
+
+Plan plan_between(const PlanInput& input, const Plan& steady) {
+  Plan plan = plan_tiers(input, &steady);
+  plan.once = true;
+  return plan;
+}
+
+LinkBytes bytes_for(const Plan& plan, const std::vector<BlockSpec>& blocks, std::uint32_t first, std::uint32_t last) {
+  LinkBytes moved;
+  const auto count = [&](Link link, BlockId block) { moved.bytes[static_cast<int>(link)] += blocks[block.value].bytes; };
+  for (const Tier tier : {Tier::device, Tier::host}) {
+    const bool device = tier == Tier::device;
+    for (const Plan::Fetch& f : plan.fetches[static_cast<int>(tier)])
+      if (f.need_tick >= first && f.need_tick < last) count(device ? Link::host_to_device : Link::nvme_read, f.block);
+    for (const Plan::Write& w : plan.writes[static_cast<int>(tier)])
+      if (w.by_tick > first && w.by_tick <= last) count(device ? Link::device_to_host : Link::nvme_write, w.block);
+  }
+  return moved;
 }
 
 std::uint64_t device_link_bytes(const PlanInput& input) {

@@ -14,6 +14,10 @@
 
 namespace transload {
 
+struct LinkBytes {
+  std::uint64_t bytes[kLinks] = {};
+};
+
 /// Blocks of all planes and kept inputs; the plan refers to them by index.
 struct PlanInput {
   const Trace* trace = nullptr;
@@ -33,14 +37,19 @@ LeastBudget least_budget(const Trace& trace, const std::vector<BlockSpec>& block
 
 Plan make_plan(const PlanInput& input);
 
+/// For passes that come once between steps that follow `steady`: begins with the copies that a steady step leaves, and
+/// leaves the same as far as there is room. Without lower bounds.
+Plan plan_between(const PlanInput& input, const Plan& steady);
+
+/// What a plan moves for the accesses [first, last): fetches for them, and writes that they leave behind. (Those of the
+/// last access of a period are due with its first.)
+LinkBytes bytes_for(const Plan& plan, const std::vector<BlockSpec>& blocks, std::uint32_t first, std::uint32_t last);
+
 /// What make_plan's plan moves over the device's two links a step, in sum, without planning the host; UINT64_MAX where
 /// the device's budget is too small. To choose between traces.
 std::uint64_t device_link_bytes(const PlanInput& input);
 
 /// LRU on demand, the same accounting: bytes a link and step (to compare).
-struct LinkBytes {
-  std::uint64_t bytes[kLinks] = {};
-};
 LinkBytes simulate_lru(const PlanInput& input);
 
 /// Seconds of a step's collectives between ranks, before and from backward on. `beside`: a device's links carry them

@@ -167,6 +167,13 @@ void occupy(const TierProblem& problem, const GapProblem& gaps, const std::vecto
   }
 }
 
+std::vector<bool> held_at_end(const TierProblem& problem, const GapProblem& gaps, const std::vector<char>& keep) {
+  std::vector<bool> held(problem.frames.size());
+  for (std::size_t g = 0; g < keep.size(); ++g)
+    if (keep[g] != 0 && gaps.gaps[g].alive && gaps.gaps[g].to >= problem.uses.size()) held[gaps.gaps[g].block] = true;
+  return held;
+}
+
 }  // namespace
 
 TierPlan plan_tier(const TierProblem& problem, std::uint32_t ticks) {
@@ -183,6 +190,7 @@ TierPlan plan_tier(const TierProblem& problem, std::uint32_t ticks) {
   plan.fetch_bytes = traffic.fetched;
   plan.write_bytes = traffic.written;
   occupy(problem, gaps, keep, plan);
+  plan.held = held_at_end(problem, gaps, keep);
 
   std::vector<const Gap*> fetched;
   Walk(problem, gaps, keep)

@@ -40,6 +40,7 @@ struct TierProblem {
   std::uint64_t in_flight = 0;        ///< frames kept for transfers, as far as pins leave them
   std::uint64_t constant = 0;         ///< frames of blocks that lie here and are not used
   bool may_evict = true;              ///< false: there is nothing below; living content stays
+  const std::vector<bool>* held = nullptr;  ///< by block: the copies over the period's end, where they are given
 };
 
 /// A fetch, drop or write-back; positions are of the period, ticks of the trace.
@@ -62,6 +63,7 @@ struct TierPlan {
   std::vector<TierFetch> fetches;       ///< by position
   std::vector<TierDrop> drops;          ///< by tick
   std::vector<TierWrite> writes;        ///< by tick
+  std::vector<bool> held;               ///< by block: its copy stays over the period's end
   std::vector<std::uint64_t> occupied;  ///< frames of blocks at each position
   std::uint64_t fetch_bytes = 0, write_bytes = 0;
 };

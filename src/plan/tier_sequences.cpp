@@ -60,6 +60,7 @@ class HostSequence {
     tick_begin_.resize(n + 1);
     for (std::uint32_t t = 0; t < n; ++t) {
       tick_begin_[t] = static_cast<std::uint32_t>(problem_.uses.size());
+      if (t == trace_.commit_tick) add_commit(t);
       add_device_traffic(t);
       add_access(t);
     }
@@ -78,6 +79,11 @@ class HostSequence {
     const auto next = static_cast<std::uint32_t>(problem_.uses.size() + 1);
     problem_.uses.push_back({block, op, tick, held ? kAtTick : next, above});
     problem_.usable.push_back(frames_beside(input_.budgets.host_bytes, workspace_[tick], input_.budgets.frame_bytes));
+  }
+
+  void add_commit(std::uint32_t tick) {
+    for (std::size_t b = 0; b < input_.blocks->size(); ++b)
+      if ((*input_.blocks)[b].durable) push(static_cast<std::uint32_t>(b), TierOp::flush, tick, false);
   }
 
   void add_device_traffic(std::uint32_t tick) {

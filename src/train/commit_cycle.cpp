@@ -1,8 +1,9 @@
 #include "train/commit_cycle.h"
 
-#include <algorithm>
+#include <array>
 
-#include "engine/rehearsal.h"
+#include "base/error.h"
+#include "trace/joined.h"
 
 namespace transload {
 
@@ -13,28 +14,25 @@ double CommitCycle::a_step(Link link, std::uint64_t steps, std::uint64_t steady)
   return static_cast<double>(commit.bytes[i] + special + rest) / static_cast<double>(steps);
 }
 
-CommitCycle rehearse_commit(const Prepared& prepared, const Rates& rates) {
+CommitCycle plan_commit(const Prepared& prepared, const Plan& steady, const Rates& rates) {
   CommitCycle cycle;
   const StepCode& code = prepared.code;
-  if (prepared.plan.budgets.nvme_bytes == 0) return cycle;
-  const Plan fresh = make_plan(plan_input(prepared, code.fresh_step, rates));
-  Budgets budgets = prepared.plan.budgets;  // what is fetched ahead takes the room for transfers
-  budgets.host_bytes -= std::min(budgets.host_bytes / 2, prepared.in_flight_bytes);
-  Rehearsal rehearsal(code.blocks, budgets);
-  rehearsal.follow(code.step, prepared.plan.plan);
-  for (int i = 0; i < 2; ++i) rehearsal.step();  // the second one is steady
-  cycle.commit = rehearsal.on_demand(code.flush);
-  const LinkBytes written = rehearsal.commit();
-  for (int i = 0; i < kLinks; ++i) cycle.commit.bytes[i] += written.bytes[i];
-  // The step before has fetched ahead what the updates need first.
-  std::uint64_t& read = cycle.commit.bytes[static_cast<std::size_t>(Link::nvme_read)];
-  read -= std::min(read, prepared.in_flight_bytes);
-  rehearsal.follow(code.fresh_step, fresh);
-  cycle.first = rehearsal.step();
-  rehearsal.follow(code.step, prepared.plan.plan);
-  cycle.second = rehearsal.step();
-  for (const Tier tier : {Tier::device, Tier::host})
-    cycle.peak_bytes[static_cast<std::size_t>(tier)] = rehearsal.peak_bytes(tier);
+  if (prepared.plan.budgets.nvme_bytes == 0 || code.flush.accesses.empty()) return cycle;
+  const std::array<const Trace*, 3> passes = {&code.flush, &code.fresh_step, &code.step};
+  Trace trace = join(passes);
+  const auto committed = static_cast<std::uint32_t>(code.flush.accesses.size());
+  const auto fresh = committed + static_cast<std::uint32_t>(code.fresh_step.accesses.size());
+  trace.commit_tick = committed;
+  try {
+    cycle.plan = plan_between(plan_input(prepared, trace, rates), steady);
+  } catch (const BudgetError&) {
+    return cycle;  // the workspace that the step before left beside the updates: they come on demand
+  }
+  cycle.commit = bytes_for(cycle.plan, code.blocks, 0, committed);
+  cycle.first = bytes_for(cycle.plan, code.blocks, committed, fresh);
+  for (int i = 0; i < kLinks; ++i)
+    cycle.second.bytes[i] = cycle.plan.bytes[i] - cycle.commit.bytes[i] - cycle.first.bytes[i];
+  cycle.trace = std::move(trace);
   return cycle;
 }
 

@@ -1,6 +1,6 @@
-// What a commit moves, and the steps after it that are no steady ones: a commit applies the pending updates and writes
-// what the store lacks; the first step after it has nothing to apply; the second finds other blocks in memory than a
-// steady one. From there on a step moves what its plan says. Pure.
+// A commit and the two steps after it, which are no steady ones: the commit applies the pending updates, the store gets
+// what it lacks, the first step after it has nothing to apply, and the second leaves memory as every steady step does.
+// They are planned as one, from the end of a steady step to the beginning of the next. Pure.
 #pragma once
 
 #include "train/planning.h"
@@ -8,13 +8,15 @@
 namespace transload {
 
 struct CommitCycle {
-  LinkBytes commit, first, second;
-  std::uint64_t peak_bytes[2] = {};  ///< device, host: the most in use, nothing fetched ahead
+  Trace trace;  ///< pending updates, fresh step, step; empty without a store, or where there is no room to plan it
+  Plan plan;
+  LinkBytes commit, first, second;  ///< of plan
+  bool planned() const { return !trace.accesses.empty(); }
   /// Bytes a step over a cycle of `steps` from commit to commit; `steady`: a planned step's.
   double a_step(Link link, std::uint64_t steps, std::uint64_t steady) const;
 };
 
-/// Without a store there is no commit: zeros.
-CommitCycle rehearse_commit(const Prepared& prepared, const Rates& rates);
+/// `steady`: the plan of the steps before and after.
+CommitCycle plan_commit(const Prepared& prepared, const Plan& steady, const Rates& rates);
 
 }  // namespace transload

@@ -17,7 +17,7 @@ std::uint64_t used_bytes(const Prepared& prepared, const TierPeak& peak, const C
   const Plan& plan = prepared.plan.plan;
   const auto t = static_cast<std::size_t>(tier);
   const Link in = tier == Tier::device ? Link::host_to_device : Link::nvme_read;
-  const std::uint64_t settled = std::max({peak.used, plan.peak_bytes[t], cycle.peak_bytes[t]});
+  const std::uint64_t settled = std::max({peak.used, plan.peak_bytes[t], cycle.plan.peak_bytes[t]});
   const std::uint64_t taken_in = std::max(moved(plan, in), cycle.second.bytes[static_cast<std::size_t>(in)]);
   const std::uint64_t ahead = taken_in > 0 ? taken_in + prepared.in_flight_bytes : 0;
   return std::min(prepared.plan.budgets.of(tier), settled + ahead);

@@ -42,7 +42,7 @@ constexpr double forward_share(const StepShape& shape) {
   return shape.recompute == Recompute::layer ? 1.0 / 4 : 1.0 / 3;
 }
 
-/// `cycle`: where commits are rehearsed, their part of the peak in use.
+/// `cycle`: its part of the peak in use.
 Forecast forecast(const Prepared& prepared, const TrainOptions& options, const MachineRates& rates,
                   const CommitCycle& cycle = {});
 

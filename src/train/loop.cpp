@@ -60,7 +60,10 @@ Loop::Loop(const TrainOptions& options, Prepared& prepared, const Inputs& inputs
   const Trace* traces[] = {&code.step, &code.fresh_step, &code.evaluation};
   for (std::size_t i = 0; i < plans_.size() && !options.lru; ++i)
     plans_[i] = {*traces[i], make_plan(plan_input(prepared, *traces[i], session.rates()))};
-  if (!options.lru) prepared.plan.plan = plans_[0].plan;
+  if (!options.lru) {
+    prepared.plan.plan = plans_[0].plan;
+    cycle_ = plan_commit(prepared, plans_[0].plan, session.rates());
+  }
   if (options.shards.rank == 0) remove_torn_exports();
   record_.write("run", run_header(options, prepared, session.rates(), session.store_facts(), session.accelerator(),
                                   start.steps_seen));
@@ -88,13 +91,39 @@ std::vector<ParamHyper> Loop::hyper(double lr) const {
   return out;
 }
 
+void Loop::set_plan(Pass pass) {
+  const PassPlan& plan = plans_[static_cast<std::size_t>(pass)];
+  session_.engine().set_plan(plan.trace, plan.plan);
+  plan_in_use_ = static_cast<int>(pass);
+}
+
 void Loop::use_plan(Pass pass) {
-  const int wanted = static_cast<int>(pass);
-  if (plan_in_use_ != wanted)
-    session_.engine().set_plan(plans_[static_cast<std::size_t>(wanted)].trace,
-                               plans_[static_cast<std::size_t>(wanted)].plan);
-  plan_in_use_ = wanted;
+  if (cycle_expects_ == pass) return;
+  cycle_expects_.reset();
+  if (plan_in_use_ != static_cast<int>(pass)) set_plan(pass);
   session_.engine().begin_step();
+}
+
+void Loop::end_plan() {
+  if (cycle_expects_ == Pass::fresh_step) {
+    cycle_expects_ = Pass::step;
+    return;
+  }
+  if (cycle_expects_ == Pass::step)
+    set_plan(Pass::step);
+  else
+    session_.engine().end_step();
+  cycle_expects_.reset();
+}
+
+/// A commit right after a step: its updates, the step that then has none to apply and the one after that.
+void Loop::begin_commit_cycle() {
+  cycle_expects_.reset();
+  if (!pending_ || !cycle_.planned()) return;
+  session_.engine().set_plan(cycle_.trace, cycle_.plan);
+  session_.engine().begin_step();
+  plan_in_use_ = -1;
+  cycle_expects_ = Pass::fresh_step;
 }
 
 Verdict Loop::train_pass(Pass pass, double& loss, double lr) {
@@ -106,7 +135,7 @@ Verdict Loop::train_pass(Pass pass, double& loss, double lr) {
   loss = prepared_.code.transformer->forward_backward(session_.runtime(), session_.optimizer(), batches_);
   const Verdict verdict = session_.optimizer().finish_backward();
   session_.optimizer().step(verdict, hyper(lr));
-  if (!options_.lru) session_.engine().end_step();
+  if (!options_.lru) end_plan();
   return verdict;
 }
 
@@ -192,6 +221,7 @@ void Loop::watch_deviations(bool planned, std::uint64_t deviations) {
     Plan plan = make_plan(plan_input(prepared_, trace, session_.rates()));
     plans_[0] = {std::move(trace), std::move(plan)};
     plan_in_use_ = -1;
+    cycle_ = {};
     say("Steps kept deviating from the trace: it was taken again from a live step.");
     return;
   }
@@ -231,6 +261,7 @@ void Loop::commit() {
   const auto start = Clock::now();
   const auto written = [&] { return session_.engine().counters().link[static_cast<int>(Link::nvme_write)].bytes; };
   const std::uint64_t written_before = written();
+  begin_commit_cycle();
   session_.commit(position_);
   pending_ = false;
   keep_algorithms();
@@ -268,7 +299,7 @@ void Loop::evaluate() {
     session_.access().begin_step(false);
     if (!options_.lru) use_plan(Pass::evaluation);
     sum.loss += prepared_.code.transformer->evaluate(session_.runtime(), session_.optimizer(), evaluation_batches_[0]);
-    if (!options_.lru) session_.engine().end_step();
+    if (!options_.lru) end_plan();
   }
   agree(sum);
   const double loss = sum.loss / static_cast<double>(samples * static_cast<std::uint64_t>(shape.length));

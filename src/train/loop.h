@@ -4,10 +4,12 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "trace/run_record.h"
+#include "train/commit_cycle.h"
 #include "train/inputs.h"
 #include "train/planning.h"
 #include "train/run_folder.h"
@@ -29,7 +31,7 @@ class Loop {
   std::string run(const std::atomic<int>& interrupt);
 
  private:
-  /// Kinds of passes that have a plan of their own.
+  /// Passes that have a plan of their own; a commit and the two steps after it have one together.
   enum class Pass { step, fresh_step, evaluation };
   struct PassPlan {
     Trace trace;
@@ -48,7 +50,9 @@ class Loop {
   bool interrupted() const;
   Verdict train_pass(Pass pass, double& loss, double lr);
   void use_plan(Pass pass);
-  void clear_plan();
+  void set_plan(Pass pass);
+  void end_plan();
+  void begin_commit_cycle();
   void watch_deviations(bool planned, std::uint64_t deviations);
   std::string clock_fields() const;
   void report(Pass pass, double loss, const Verdict& verdict, double lr, double seconds, const EngineCounters& now);
@@ -78,6 +82,8 @@ class Loop {
   Summary summary_;
   std::array<PassPlan, 3> plans_;
   int plan_in_use_ = -1;
+  CommitCycle cycle_;
+  std::optional<Pass> cycle_expects_;  ///< while the cycle's plan is in use: the pass that it is for next
   bool pending_ = false;  ///< updates wait for the next forward
   std::uint64_t committed_steps_ = 0;
   std::size_t algorithms_kept_ = 0;

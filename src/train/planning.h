@@ -23,7 +23,7 @@ struct StepCode {
   std::vector<GatherPlan> gathers;   ///< by Optimizer::Pass; empty for one rank
   Trace step;                        ///< with the updates that the step before left pending
   Trace fresh_step;                  ///< without: the first step, and the one after a commit or an evaluation
-  Trace flush;                       ///< the pending updates alone, as a commit applies them
+  Trace flush;                       ///< the pending updates alone, and what comes to the host, as for a commit
   Trace evaluation;                  ///< one micro-batch, nothing pending
   Trace setup;                       ///< initial weights
 };

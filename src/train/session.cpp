@@ -191,6 +191,7 @@ std::string Session::metadata(const Position& position) const {
 void Session::commit(const Position& position) {
   if (!store_) return;
   optimizer_->flush();
+  optimizer_->bring_down();
   compute_->synchronize();
   host_->synchronize();
   engine_->commit(metadata(position), commits_->of(*store_, position.step));

@@ -40,6 +40,7 @@ class DryTrainer {
   }
   Trace flush() {
     optimizer_.flush();
+    optimizer_.bring_down();
     return dry_.take_trace();
   }
   /// With nothing pending.

@@ -80,7 +80,7 @@ void commits_as_rehearsed(const RunCase& c) {
   o.commit_every = {.steps = kCycle};
   TrainOptions planned = o;
   const Prepared prepared = prepare(planned, read_model_config(o.model + "/config.json"), o.chunk_size, nullptr);
-  const CommitCycle cycle = rehearse_commit(prepared, {});
+  const CommitCycle cycle = plan_commit(prepared, prepared.plan.plan, {});
   train(o);
   const std::vector<std::uint64_t> written = written_by_commits(o.run);
   REQUIRE(written.size() == c.steps / kCycle);
