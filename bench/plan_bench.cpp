@@ -24,7 +24,7 @@ void print_row(const PlanInput& input, int percent) {
   const Plan plan = make_plan(input);
   const double plan_s = seconds_since(begin);
   PlanInput beside = input;
-  beside.budgets.host_bytes -= input.in_flight_bytes;
+  beside.budgets.host_bytes -= input.in_flight_bytes[1];
   const std::uint64_t bound = least_fetch_bytes(memory_problem(beside));
   const LinkBytes lru = simulate_lru(input);
   const auto read = static_cast<int>(Link::nvme_read), write = static_cast<int>(Link::nvme_write);
@@ -49,7 +49,7 @@ void print_table(const char* title, std::uint32_t chunks, Tier compute) {
     input.blocks = &step.blocks;
     const std::uint64_t budget = all * static_cast<std::uint64_t>(percent) / 100;
     input.budgets = {compute == Tier::device ? all / 20 : 0, budget, 2 * all, 256 * KiB};
-    input.in_flight_bytes = 16 * 4 * MiB;
+    input.in_flight_bytes[0] = input.in_flight_bytes[1] = 16 * 4 * MiB;
     print_row(input, percent);
   }
 }

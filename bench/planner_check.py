@@ -144,17 +144,15 @@ def steady_seconds(record):
     return [now["wall_ns"] * 1e-9 for last, now in zip(steps, steps[1:]) if last["planned"] and now["planned"]]
 
 
-def cycle_bytes(record, summary, link):
-    """A step, over the cycles but the first: steps' bytes, and what commits moved besides (all but the steps')."""
-    steps = [e for e in record if e["event"] == "step"]
-    inside = sum(e["links"][link]["bytes"] for e in steps)
-    commits = sum(e["event"] == "commit" for e in record)
-    late = sum(e["links"][link]["bytes"] for e in steps if e["step"] > CYCLE)
-    if link == "nvme_write":
-        outside = sum(e["written_bytes"] for e in record if e["event"] == "commit") * (commits - 1) / commits
-    else:
-        outside = (summary["links"][link]["bytes"] - inside) * (commits - 1) / commits
-    return (late + outside) / (CYCLE * (CYCLES - 1))
+def commits_of(record, link):
+    """Bytes that each commit moved, but for the first one: it follows the way into the steady state."""
+    return [e["link_bytes"][link] for e in record if e["event"] == "commit"][1:]
+
+
+def cycle_bytes(record, link):
+    """A step, over the cycles but the first: steps' bytes, and what commits moved."""
+    late = sum(e["links"][link]["bytes"] for e in record if e["event"] == "step" and e["step"] > CYCLE)
+    return (late + sum(commits_of(record, link))) / (CYCLE * (CYCLES - 1))
 
 
 def verdicts(found):
@@ -165,7 +163,7 @@ def verdicts(found):
     out = {"time": (prediction["time"]["step_s"], seconds, prediction["time"]["step_s"] / seconds - 1, time_limit)}
     for link in LINKS:
         said = prediction["links"][link]["step_bytes_with_commits"]
-        came = cycle_bytes(record, summary, link)
+        came = cycle_bytes(record, link)
         if said or came:
             out[link] = (said, came, said / came - 1 if came else float("inf"), BYTES)
     for tier, facts in prediction["tiers"].items():
@@ -184,9 +182,7 @@ def causes(found, link):
     said = found["prediction"]["links"][link]
     text = [f"{name[:-6].replace('_', ' ')} {said[name] / 1e6:.2f} / "
             f"{statistics.mean(e['links'][link]['bytes'] for e in of) / 1e6:.2f}" for name, of in kinds.items() if of]
-    if link == "nvme_write":
-        came = statistics.mean(e["written_bytes"] for e in found["record"] if e["event"] == "commit")
-        text.append(f"commit {said['commit_bytes'] / 1e6:.2f} / {came / 1e6:.2f}")
+    text.append(f"commit {said['commit_bytes'] / 1e6:.2f} / {statistics.mean(commits_of(found['record'], link)) / 1e6:.2f}")
     return ", ".join(text)
 
 

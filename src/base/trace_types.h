@@ -110,8 +110,8 @@ struct Plan {
     BlockId block;
     std::uint32_t by_tick = 0;  ///< on its way when this access begins
   };
-  /// Indexed by tier (device, host). Fetches are in order of need; drops in order of after_tick; writes, of by_tick, are
-  /// what the tier below gets for drops, for accesses there and for a commit.
+  /// Indexed by tier (device, host). Fetches are in order of need; drops in order of after_tick; writes, of by_tick,
+  /// are what the tier below gets for drops, for accesses there and for a commit.
   std::vector<Fetch> fetches[2];
   std::vector<Drop> drops[2];
   std::vector<Write> writes[2];

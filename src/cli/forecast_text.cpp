@@ -31,7 +31,7 @@ std::string memory_table(const RunPlan& plan, const Forecast& forecast) {
     if (kind == MemoryKind::in_flight) continue;
     row(transload::name_of(kind), of(forecast.peaks[1], kind), of(forecast.peaks[0], kind));
   }
-  row("staging", forecast.in_flight_bytes, device ? forecast.in_flight_bytes : 0);
+  row("staging", forecast.in_flight_bytes[1], forecast.in_flight_bytes[0]);
   row("ranks' buffers", forecast.buffer_bytes[1], forecast.buffer_bytes[0]);
   row("in all", forecast.used_bytes[1] + forecast.buffer_bytes[1], forecast.used_bytes[0] + forecast.buffer_bytes[0]);
   if (plan.store_bytes > 0)
@@ -77,7 +77,7 @@ Json bytes_by_use(const Forecast& forecast, int tier) {
   for (int use = 0; use < kMemoryUses; ++use) {
     const auto kind = static_cast<MemoryKind>(use);
     json[transload::name_of(kind)] =
-        kind == MemoryKind::in_flight ? forecast.in_flight_bytes : of(forecast.peaks[tier], kind);
+        kind == MemoryKind::in_flight ? forecast.in_flight_bytes[tier] : of(forecast.peaks[tier], kind);
   }
   return json;
 }

@@ -41,7 +41,6 @@ struct Planned {
   Prepared prepared;
   MachineRates rates;
   Forecast forecast;
-  CommitCycle cycle;
   int drive_sharers = 1;  ///< ranks whose stores lie on the drive of this one's
 };
 
@@ -222,7 +221,7 @@ std::vector<ClosedFormRow> rows_of(const Planned& planned, const PlanArguments& 
 void print_json(const Planned& planned, const PlanArguments& arguments, const std::optional<Box>& box) {
   const TrainOptions& o = planned.options;
   const RunPlan& plan = planned.prepared.plan;
-  nlohmann::json out = forecast_json(plan, o, planned.forecast, planned.cycle, planned.rates);
+  nlohmann::json out = forecast_json(plan, o, planned.forecast, planned.prepared.cycle, planned.rates);
   if (o.shards.count > 1)
     out["rank_of"] = {{"rank", o.shards.rank},
                       {"count", o.shards.count},
@@ -245,7 +244,7 @@ void print_text(const Planned& planned, const PlanArguments& arguments, const st
   const RunPlan& plan = planned.prepared.plan;
   fmt::print("{}", plan_text(plan, o, planned.forecast.time.step_s, !box));
   fmt::print("{}", forecast_text(plan, planned.forecast, planned.rates));
-  fmt::print("{}", commit_text(planned.cycle, o, plan.plan));
+  fmt::print("{}", commit_text(planned.prepared.cycle, o, plan.plan));
   if (const DriveLife life = drive_life(planned, box); box && life.weeks > 0)
     fmt::print("The drives stand {:.3g} such steps, {:.1f} weeks without a pause (commits are extra).\n", life.steps,
                life.weeks);
@@ -289,8 +288,7 @@ int run_plan(const PlanArguments& arguments) {
     box = read_box(arguments.box);
     plan_elsewhere(planned, arguments);
   }
-  planned.cycle = plan_commit(planned.prepared, planned.prepared.plan.plan, planned.rates.links);
-  planned.forecast = forecast(planned.prepared, planned.options, planned.rates, planned.cycle);
+  planned.forecast = forecast(planned.prepared, planned.options, planned.rates);
   if (arguments.search && !planned.forecast.timed)
     throw InputError("--search needs rates: say --probe to measure this machine, or name a --box.");
   (arguments.json ? print_json : print_text)(planned, arguments, box);

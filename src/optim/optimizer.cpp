@@ -62,6 +62,7 @@ struct Optimizer::Impl {
 
   void contribute_piece(const Piece& piece, std::uint64_t from, std::uint64_t count, const float* values);
   void apply(ChunkId chunk);
+  void bring_down(ChunkId chunk);
   void add_squares(ChunkId chunk, const BlockView& gradient) const;
   BlockId block(ChunkId c, int plane) const { return layout.block(c, plane); }
   bool gradient_is_bf16() const { return layout.planes()[planes.gradient].dtype == Dtype::bf16; }
@@ -250,16 +251,22 @@ void Optimizer::flush() {
   for (std::size_t c = 0; c < impl_->chunks.size(); ++c) impl_->apply(ChunkId(c));
 }
 
-void Optimizer::bring_down() {
-  Impl& i = *impl_;
-  for (std::size_t c = 0; c < i.chunks.size(); ++c) {
-    if (i.chunks[c].trainable == 0 || i.update_tier(ChunkId(c)) == Tier::host) continue;
-    for (const int plane : {i.planes.weight, i.planes.residue, i.planes.moment1, i.planes.moment2}) {
-      if (plane < 0) continue;
-      Pin pin = i.blocks.pin(i.block(ChunkId(c), plane), Tier::host, AccessKind::read);
-      i.host.wait(pin.ready);
-      i.blocks.unpin(std::move(pin), i.host);
-    }
+/// One chunk behind the updates, which go on meanwhile.
+void Optimizer::flush_to_host() {
+  const std::size_t chunks = impl_->chunks.size();
+  for (std::size_t c = 0; c <= chunks; ++c) {
+    if (c < chunks) impl_->apply(ChunkId(c));
+    if (c > 0) impl_->bring_down(ChunkId(c - 1));
+  }
+}
+
+void Optimizer::Impl::bring_down(ChunkId id) {
+  if (chunks[id.value].trainable == 0 || update_tier(id) == Tier::host) return;
+  for (const int plane : {planes.weight, planes.residue, planes.moment1, planes.moment2}) {
+    if (plane < 0) continue;
+    Pin pin = blocks.pin(block(id, plane), Tier::host, AccessKind::read);
+    host.wait(pin.ready);
+    blocks.unpin(std::move(pin), host);
   }
 }
 

@@ -69,8 +69,8 @@ class Optimizer {
   void step(const Verdict& verdict, const std::vector<ParamHyper>& hyper);
   /// Applies what is pending, chunk order.
   void flush();
-  /// After flush(), for a commit: what the device updated comes to host memory, from where the store gets it.
-  void bring_down();
+  /// The same for a commit: what the device updates comes to host memory, from where the store gets it.
+  void flush_to_host();
 
   /// Updates applied or pending so far, by parameter.
   const std::vector<std::uint64_t>& step_counts() const;

@@ -16,8 +16,8 @@ class Lru {
  public:
   explicit Lru(const PlanInput& input) : input_(input), state_(input.blocks->size()) {
     const std::uint64_t frame = input.budgets.frame_bytes;
-    const std::uint64_t in_flight = ceil_div(input.in_flight_bytes, frame);
     for (int t = 0; t < 2; ++t) {
+      const std::uint64_t in_flight = ceil_div(input.in_flight_bytes[t], frame);
       for (const std::uint64_t bytes : workspace_by_tick(*input.trace, static_cast<Tier>(t))) {
         const std::uint64_t all = input.budgets.of(static_cast<Tier>(t)) / frame;
         const std::uint64_t taken = ceil_div(bytes, frame) + in_flight;

@@ -103,7 +103,9 @@ Plan plan_between(const PlanInput& input, const Plan& steady) {
 
 LinkBytes bytes_for(const Plan& plan, const std::vector<BlockSpec>& blocks, std::uint32_t first, std::uint32_t last) {
   LinkBytes moved;
-  const auto count = [&](Link link, BlockId block) { moved.bytes[static_cast<int>(link)] += blocks[block.value].bytes; };
+  const auto count = [&](Link link, BlockId block) {
+    moved.bytes[static_cast<int>(link)] += blocks[block.value].bytes;
+  };
   for (const Tier tier : {Tier::device, Tier::host}) {
     const bool device = tier == Tier::device;
     for (const Plan::Fetch& f : plan.fetches[static_cast<int>(tier)])
@@ -114,9 +116,13 @@ LinkBytes bytes_for(const Plan& plan, const std::vector<BlockSpec>& blocks, std:
   return moved;
 }
 
-std::uint64_t device_link_bytes(const PlanInput& input) {
-  const TierPlan device = plan_tier(device_problem(input), static_cast<std::uint32_t>(input.trace->accesses.size()));
-  return device.feasible ? device.fetch_bytes + device.write_bytes : UINT64_MAX;
+std::optional<DeviceLinks> plan_device_links(const PlanInput& input) {
+  const TierProblem problem = device_problem(input);
+  const TierPlan device = plan_tier(problem, static_cast<std::uint32_t>(input.trace->accesses.size()));
+  if (!device.feasible) return std::nullopt;
+  Plan plan;
+  copy_lists(input, Tier::device, problem, device, plan);
+  return DeviceLinks{device.fetch_bytes, device.write_bytes, plan.peak_bytes[0]};
 }
 
 }  // namespace transload

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ struct PlanInput {
   const std::vector<BlockSpec>* blocks = nullptr;
   Budgets budgets;
   Rates rates;
-  std::uint64_t in_flight_bytes = 0;  ///< room a tier keeps for transfers on their way (at most 8 transfers a link)
+  /// Room that device and host keep for transfers on their way (at most 8 transfers a link).
+  std::uint64_t in_flight_bytes[2] = {0, 0};
 };
 
 /// The least budget of a tier: most bytes pinned at once (frames, workspace counted) plus one transfer a link.
@@ -45,9 +47,13 @@ Plan plan_between(const PlanInput& input, const Plan& steady);
 /// last access of a period are due with its first.)
 LinkBytes bytes_for(const Plan& plan, const std::vector<BlockSpec>& blocks, std::uint32_t first, std::uint32_t last);
 
-/// What make_plan's plan moves over the device's two links a step, in sum, without planning the host; UINT64_MAX where
-/// the device's budget is too small. To choose between traces.
-std::uint64_t device_link_bytes(const PlanInput& input);
+/// What make_plan's plan moves over the device's two links a step, without planning the host; nothing where the
+/// device's budget is too small. To choose between traces.
+struct DeviceLinks {
+  std::uint64_t up_bytes = 0, down_bytes = 0;
+  std::uint64_t peak_bytes = 0;  ///< of blocks and workspace, on the device
+};
+std::optional<DeviceLinks> plan_device_links(const PlanInput& input);
 
 /// LRU on demand, the same accounting: bytes a link and step (to compare).
 LinkBytes simulate_lru(const PlanInput& input);

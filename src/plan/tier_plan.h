@@ -33,13 +33,13 @@ struct TierUse {
 };
 
 struct TierProblem {
-  std::vector<TierUse> uses;          ///< by position
-  std::vector<std::uint64_t> usable;  ///< frames for blocks at each position (budget less workspace)
-  std::vector<std::uint64_t> frames;  ///< by block
-  std::vector<std::uint64_t> bytes;   ///< by block
-  std::uint64_t in_flight = 0;        ///< frames kept for transfers, as far as pins leave them
-  std::uint64_t constant = 0;         ///< frames of blocks that lie here and are not used
-  bool may_evict = true;              ///< false: there is nothing below; living content stays
+  std::vector<TierUse> uses;                ///< by position
+  std::vector<std::uint64_t> usable;        ///< frames for blocks at each position (budget less workspace)
+  std::vector<std::uint64_t> frames;        ///< by block
+  std::vector<std::uint64_t> bytes;         ///< by block
+  std::uint64_t in_flight = 0;              ///< frames kept for transfers, as far as pins leave them
+  std::uint64_t constant = 0;               ///< frames of blocks that lie here and are not used
+  bool may_evict = true;                    ///< false: there is nothing below; living content stays
   const std::vector<bool>* held = nullptr;  ///< by block: the copies over the period's end, where they are given
 };
 

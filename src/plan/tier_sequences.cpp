@@ -29,14 +29,14 @@ TierOp seen_from_device(AccessKind kind) {
   return kind == AccessKind::write ? TierOp::kill : TierOp::take;
 }
 
-TierProblem sized_problem(const PlanInput& input) {
+TierProblem sized_problem(const PlanInput& input, Tier tier) {
   TierProblem problem;
   TRANSLOAD_CHECK(input.budgets.frame_bytes > 0, "frames of no size");
   for (const BlockSpec& b : *input.blocks) {
     problem.bytes.push_back(b.bytes);
     problem.frames.push_back(ceil_div(b.bytes, input.budgets.frame_bytes));
   }
-  problem.in_flight = ceil_div(input.in_flight_bytes, input.budgets.frame_bytes);
+  problem.in_flight = ceil_div(input.in_flight_bytes[static_cast<int>(tier)], input.budgets.frame_bytes);
   return problem;
 }
 
@@ -52,7 +52,7 @@ class HostSequence {
       : input_(input),
         trace_(*input.trace),
         device_(device),
-        problem_(sized_problem(input)),
+        problem_(sized_problem(input, Tier::host)),
         workspace_(workspace_by_tick(trace_, Tier::host)) {}
 
   TierProblem build() {
@@ -161,7 +161,7 @@ std::vector<bool> leaves_device(const Trace& trace, std::size_t blocks) {
 
 TierProblem device_problem(const PlanInput& input) {
   const Trace& trace = *input.trace;
-  TierProblem problem = sized_problem(input);
+  TierProblem problem = sized_problem(input, Tier::device);
   const std::vector<std::uint64_t> workspace = workspace_by_tick(trace, Tier::device);
   std::vector<char> on_device(problem.frames.size(), 0);
   for (const Access& a : trace.accesses)

@@ -3,7 +3,8 @@
 #include <array>
 
 #include "base/error.h"
-#include "trace/joined.h"
+#include "plan/joined.h"
+#include "train/planning.h"
 
 namespace transload {
 
@@ -14,17 +15,18 @@ double CommitCycle::a_step(Link link, std::uint64_t steps, std::uint64_t steady)
   return static_cast<double>(commit.bytes[i] + special + rest) / static_cast<double>(steps);
 }
 
-CommitCycle plan_commit(const Prepared& prepared, const Plan& steady, const Rates& rates) {
+CommitCycle plan_commit(const StepCode& code, const PlanInput& step, const Plan& steady) {
   CommitCycle cycle;
-  const StepCode& code = prepared.code;
-  if (prepared.plan.budgets.nvme_bytes == 0 || code.flush.accesses.empty()) return cycle;
+  if (step.budgets.nvme_bytes == 0 || code.flush.accesses.empty()) return cycle;
   const std::array<const Trace*, 3> passes = {&code.flush, &code.fresh_step, &code.step};
   Trace trace = join(passes);
   const auto committed = static_cast<std::uint32_t>(code.flush.accesses.size());
   const auto fresh = committed + static_cast<std::uint32_t>(code.fresh_step.accesses.size());
   trace.commit_tick = committed;
   try {
-    cycle.plan = plan_between(plan_input(prepared, trace, rates), steady);
+    PlanInput input = step;
+    input.trace = &trace;
+    cycle.plan = plan_between(input, steady);
   } catch (const BudgetError&) {
     return cycle;  // the workspace that the step before left beside the updates: they come on demand
   }

@@ -3,9 +3,11 @@
 // They are planned as one, from the end of a steady step to the beginning of the next. Pure.
 #pragma once
 
-#include "train/planning.h"
+#include "plan/planner.h"
 
 namespace transload {
+
+struct StepCode;
 
 struct CommitCycle {
   Trace trace;  ///< pending updates, fresh step, step; empty without a store, or where there is no room to plan it
@@ -16,7 +18,7 @@ struct CommitCycle {
   double a_step(Link link, std::uint64_t steps, std::uint64_t steady) const;
 };
 
-/// `steady`: the plan of the steps before and after.
-CommitCycle plan_commit(const Prepared& prepared, const Plan& steady, const Rates& rates);
+/// `step`: the input of `steady`, the plan of the steps before and after.
+CommitCycle plan_commit(const StepCode& code, const PlanInput& step, const Plan& steady);
 
 }  // namespace transload

@@ -9,20 +9,6 @@ namespace {
 
 constexpr std::uint64_t kSlotGrain = 4096;  // as the store's slots are rounded
 
-std::uint64_t moved(const Plan& plan, Link link) { return plan.bytes[static_cast<int>(link)]; }
-
-/// Where blocks come and go the engine fetches ahead for as long as there are free frames: at most what the next step
-/// takes in, and what transfers on their way hold.
-std::uint64_t used_bytes(const Prepared& prepared, const TierPeak& peak, const CommitCycle& cycle, Tier tier) {
-  const Plan& plan = prepared.plan.plan;
-  const auto t = static_cast<std::size_t>(tier);
-  const Link in = tier == Tier::device ? Link::host_to_device : Link::nvme_read;
-  const std::uint64_t settled = std::max({peak.used, plan.peak_bytes[t], cycle.plan.peak_bytes[t]});
-  const std::uint64_t taken_in = std::max(moved(plan, in), cycle.second.bytes[static_cast<std::size_t>(in)]);
-  const std::uint64_t ahead = taken_in > 0 ? taken_in + prepared.in_flight_bytes : 0;
-  return std::min(prepared.plan.budgets.of(tier), settled + ahead);
-}
-
 std::uint64_t second_slots(const Prepared& prepared, const TrainOptions& options) {
   if (prepared.slots.empty() || !options.durable) return 0;
   const Layout& layout = *prepared.code.layout;
@@ -92,19 +78,17 @@ Computation computation(const Prepared& prepared, const TrainOptions& options, c
 
 }  // namespace
 
-Forecast forecast(const Prepared& prepared, const TrainOptions& options, const MachineRates& rates,
-                  const CommitCycle& cycle) {
+Forecast forecast(const Prepared& prepared, const TrainOptions& options, const MachineRates& rates) {
   const Plan& plan = prepared.plan.plan;
   const PlanInput input = plan_input(prepared, prepared.code.step, rates.links);
   Forecast out;
   for (const Tier tier : {Tier::device, Tier::host}) {
     const auto i = static_cast<std::size_t>(tier);
     out.peaks[i] = memory_peak(input, plan, tier);
-    out.used_bytes[i] = used_bytes(prepared, out.peaks[i], cycle, tier);
+    out.used_bytes[i] = prepared.used_bytes[i];
+    out.in_flight_bytes[i] = prepared.in_flight_bytes[i];
   }
   out.buffer_bytes[static_cast<std::size_t>(options.comm_tier)] = options.comm_bytes;
-  const bool moves = std::any_of(std::begin(plan.bytes), std::end(plan.bytes), [](std::uint64_t n) { return n > 0; });
-  out.in_flight_bytes = moves ? prepared.in_flight_bytes : 0;
   out.second_slot_bytes = second_slots(prepared, options);
   out.tokens = static_cast<double>(options.shape.batch * options.shape.length * options.shape.accumulate);
   const Exchanged bytes = exchanged(prepared.code);

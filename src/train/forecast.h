@@ -7,7 +7,6 @@
 #include "plan/memory_peaks.h"
 #include "plan/planner.h"
 #include "train/collective_rates.h"
-#include "train/commit_cycle.h"
 #include "train/planning.h"
 
 namespace transload {
@@ -22,15 +21,15 @@ struct MachineRates {
 };
 
 struct Forecast {
-  TierPeak peaks[2];                    ///< device, host
-  std::uint64_t used_bytes[2] = {};     ///< the most that the run will have in use
-  std::uint64_t buffer_bytes[2] = {};   ///< of the ranks' transport, beside it
-  std::uint64_t in_flight_bytes = 0;    ///< of it, what transfers on their way may take; 0 where nothing moves
-  std::uint64_t second_slot_bytes = 0;  ///< of the store: versions that the last commit still holds
-  double tokens = 0;                    ///< a step, of this rank
-  double gathered_bytes = 0;            ///< a step, of whole chunks' weights
-  double scattered_bytes = 0;           ///< a step, of whole chunks' gradients
-  bool timed = false;                   ///< rates of all that the plan needs are known; else the rest is 0
+  TierPeak peaks[2];                      ///< device, host
+  std::uint64_t used_bytes[2] = {};       ///< the most that the run will have in use
+  std::uint64_t buffer_bytes[2] = {};     ///< of the ranks' transport, beside it
+  std::uint64_t in_flight_bytes[2] = {};  ///< of it, room for transfers on their way
+  std::uint64_t second_slot_bytes = 0;    ///< of the store: versions that the last commit still holds
+  double tokens = 0;                      ///< a step, of this rank
+  double gathered_bytes = 0;              ///< a step, of whole chunks' weights
+  double scattered_bytes = 0;             ///< a step, of whole chunks' gradients
+  bool timed = false;                     ///< rates of all that the plan needs are known; else the rest is 0
   StepTime time;
   double gather_s = 0, scatter_s = 0;  ///< of time.collectives_s
   double hidden_from[kLinks] = {};     ///< tokens a step from which a link takes no longer than computation
@@ -42,8 +41,6 @@ constexpr double forward_share(const StepShape& shape) {
   return shape.recompute == Recompute::layer ? 1.0 / 4 : 1.0 / 3;
 }
 
-/// `cycle`: its part of the peak in use.
-Forecast forecast(const Prepared& prepared, const TrainOptions& options, const MachineRates& rates,
-                  const CommitCycle& cycle = {});
+Forecast forecast(const Prepared& prepared, const TrainOptions& options, const MachineRates& rates);
 
 }  // namespace transload

@@ -57,12 +57,12 @@ Loop::Loop(const TrainOptions& options, Prepared& prepared, const Inputs& inputs
       batches_(static_cast<std::size_t>(options.shape.accumulate)),
       evaluation_batches_(1) {
   const StepCode& code = prepared.code;
-  const Trace* traces[] = {&code.step, &code.fresh_step, &code.evaluation};
-  for (std::size_t i = 0; i < plans_.size() && !options.lru; ++i)
-    plans_[i] = {*traces[i], make_plan(plan_input(prepared, *traces[i], session.rates()))};
   if (!options.lru) {
-    prepared.plan.plan = plans_[0].plan;
-    cycle_ = plan_commit(prepared, plans_[0].plan, session.rates());
+    plans_[0] = {code.step, prepared.plan.plan};
+    cycle_ = prepared.cycle;
+    const Trace* others[] = {&code.fresh_step, &code.evaluation};
+    for (std::size_t i = 0; i < 2; ++i)
+      plans_[i + 1] = {*others[i], make_plan(plan_input(prepared, *others[i], session.rates()))};
   }
   if (options.shards.rank == 0) remove_torn_exports();
   record_.write("run", run_header(options, prepared, session.rates(), session.store_facts(), session.accelerator(),
@@ -259,8 +259,7 @@ bool Loop::commit_is_due() const {
 void Loop::commit() {
   if (options_.nvme_capacity == 0 || committed_steps_ == position_.steps_seen) return;
   const auto start = Clock::now();
-  const auto written = [&] { return session_.engine().counters().link[static_cast<int>(Link::nvme_write)].bytes; };
-  const std::uint64_t written_before = written();
+  const EngineCounters before = session_.engine().counters();
   begin_commit_cycle();
   session_.commit(position_);
   pending_ = false;
@@ -268,10 +267,21 @@ void Loop::commit() {
   committed_steps_ = position_.steps_seen;
   last_commit_ = Clock::now();
   const double seconds = seconds_since(start);
-  record_.write("commit", fmt::format("\"step\":{},\"seconds\":{},\"written_bytes\":{}", position_.steps_seen, seconds,
-                                      written() - written_before));
+  record_.write("commit", commit_fields(seconds, before, session_.engine().counters()));
   record_.flush();
   if (observer_.committed) observer_.committed(position_.steps_seen, seconds);
+}
+
+std::string Loop::commit_fields(double seconds, const EngineCounters& before, const EngineCounters& after) const {
+  const auto moved = [&](Link link) {
+    const auto i = static_cast<std::size_t>(link);
+    return after.link[i].bytes - before.link[i].bytes;
+  };
+  std::string links;
+  for (int i = 0; i < kLinks; ++i)
+    links += fmt::format("{}\"{}\":{}", i == 0 ? "" : ",", name_of(static_cast<Link>(i)), moved(static_cast<Link>(i)));
+  return fmt::format("\"step\":{},\"seconds\":{},\"written_bytes\":{},\"link_bytes\":{{{}}}", position_.steps_seen,
+                     seconds, moved(Link::nvme_write), links);
 }
 
 /// A run that goes on from this commit multiplies as this one.

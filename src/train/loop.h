@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "trace/run_record.h"
-#include "train/commit_cycle.h"
 #include "train/inputs.h"
 #include "train/planning.h"
 #include "train/run_folder.h"
@@ -59,6 +58,7 @@ class Loop {
   void write_outlook();
   void stop_when_never_finite();
   void commit();
+  std::string commit_fields(double seconds, const EngineCounters& before, const EngineCounters& after) const;
   void keep_algorithms();
   bool commit_is_due() const;
   void evaluate();
@@ -84,7 +84,7 @@ class Loop {
   int plan_in_use_ = -1;
   CommitCycle cycle_;
   std::optional<Pass> cycle_expects_;  ///< while the cycle's plan is in use: the pass that it is for next
-  bool pending_ = false;  ///< updates wait for the next forward
+  bool pending_ = false;               ///< updates wait for the next forward
   std::uint64_t committed_steps_ = 0;
   std::size_t algorithms_kept_ = 0;
   std::chrono::steady_clock::time_point last_commit_;

@@ -256,7 +256,7 @@ void OffloadedAdamW::Impl::plan(const std::vector<std::size_t>& chunks) {
   input.budgets.host_bytes = arena_bytes;
   input.budgets.nvme_bytes = UINT64_MAX;
   input.budgets.frame_bytes = needs.frame;
-  input.in_flight_bytes = std::min(16 * needs.block, (arena_bytes - needs.chunk) / 2);
+  input.in_flight_bytes[0] = input.in_flight_bytes[1] = std::min(16 * needs.block, (arena_bytes - needs.chunk) / 2);
   engine->set_plan(trace, make_plan(input));
 }
 

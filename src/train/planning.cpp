@@ -12,6 +12,7 @@
 #include "plan/liveness.h"
 #include "plan/residency.h"
 #include "train/fits.h"
+#include "train/taken_memory.h"
 #include "train/update_choice.h"
 
 namespace transload {
@@ -21,7 +22,7 @@ namespace {
 constexpr std::size_t kManyBlocks = 20000;  // planning more than these takes seconds: only where nothing else fits
 constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 18;  // more take minutes and gigabytes to plan
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 60;
-constexpr std::uint64_t kInFlightBlocks = 8;  // of the largest, that transfers on their way may take
+constexpr std::uint64_t kInFlightBlocks = 8;  // that transfers on their way may take
 constexpr std::uint64_t kSlotGrain = 4096;    // slots are multiples of the file's alignment, at most this
 
 bool has_device(const TrainOptions& options) { return options.device != DeviceKind::cpu; }
@@ -144,10 +145,11 @@ Budgets budgets_of(const StepCode& code, const TrainOptions& options, std::uint6
   return budgets;
 }
 
-/// Room that transfers on their way may take: eight of the largest blocks, but never more than half of what is left
-/// above the least budget.
+/// Room that transfers on their way may take: eight of the largest blocks that always move, or one of the largest of
+/// all, but never more than half of what is left above the least budget.
 std::uint64_t in_flight_room(const StepCode& code, const Budgets& budgets, const LeastBudget& least) {
-  std::uint64_t room = kInFlightBlocks * round_up(largest_block(code), budgets.frame_bytes);
+  std::uint64_t room = std::max(kInFlightBlocks * round_up(largest_durable(code.blocks), budgets.frame_bytes),
+                                round_up(largest_block(code), budgets.frame_bytes));
   room = std::min(room, (budgets.host_bytes - std::min(budgets.host_bytes, least.host_bytes)) / 2);
   if (budgets.device_bytes > 0)
     room = std::min(room, (budgets.device_bytes - std::min(budgets.device_bytes, least.device_bytes)) / 2);
@@ -201,11 +203,7 @@ LeastBudget choose_updates(StepCode& code, const LeastBudget& least, const Train
     const LeastBudget with = needed(code, options, frame_bytes);
     if (!fits(with, options)) return UINT64_MAX;
     const Budgets budgets = budgets_of(code, options, frame_bytes);
-    return device_link_bytes({.trace = &code.step,
-                              .blocks = &code.blocks,
-                              .budgets = budgets,
-                              .rates = {},
-                              .in_flight_bytes = in_flight_room(code, budgets, with)});
+    return device_link_bytes(code, budgets, in_flight_room(code, budgets, with));
   };
   set_device_updates(code, options, choose_device_updates(updated_chunks(*code.layout), link_bytes));
   return needed(code, options, frame_bytes);
@@ -258,9 +256,9 @@ Prepared plan_for(StepCode code, const LeastBudget& least, const TrainOptions& o
   plan.store_bytes = store_bytes(prepared.slots);
   plan.updated_chunks = updated_chunks(*code.layout);
   plan.device_updates = code.device_updates;
-  prepared.in_flight_bytes = in_flight_room(code, plan.budgets, with_updates);
+  const std::uint64_t most_room = in_flight_room(code, plan.budgets, with_updates);
   prepared.code = std::move(code);
-  plan.plan = make_plan(plan_input(prepared, prepared.code.step, {}));
+  plan_memory(prepared, most_room, with_updates, options.lru);
   place_planes(prepared.code, plan);
   return prepared;
 }
@@ -363,7 +361,7 @@ void note_memory(const TrainOptions& options, const Budgets& budgets, std::vecto
                                 wanted_text, free_text, limit.source));
   }
   if (budgets.host_bytes < options.host_memory / budgets.frame_bytes * budgets.frame_bytes)
-    notes.push_back(fmt::format("Everything fits in {} of host memory; the rest of the budget is not taken.",
+    notes.push_back(fmt::format("This run uses {} of host memory; the rest of the budget is not taken.",
                                 format_size(budgets.host_bytes)));
 }
 
@@ -392,7 +390,7 @@ PlanInput plan_input(const Prepared& prepared, const Trace& trace, const Rates& 
           .blocks = &prepared.code.blocks,
           .budgets = prepared.plan.budgets,
           .rates = rates,
-          .in_flight_bytes = prepared.in_flight_bytes};
+          .in_flight_bytes = {prepared.in_flight_bytes[0], prepared.in_flight_bytes[1]}};
 }
 
 namespace {

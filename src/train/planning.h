@@ -9,6 +9,7 @@
 #include "chunk/layout.h"
 #include "plan/planner.h"
 #include "train/accelerator.h"
+#include "train/commit_cycle.h"
 #include "train/trainer.h"
 
 namespace transload {
@@ -41,8 +42,10 @@ Tier compute_tier(const TrainOptions& options);
 
 struct Prepared {
   StepCode code;
-  RunPlan plan;
-  std::uint64_t in_flight_bytes = 0;
+  RunPlan plan;                               ///< its budgets: what is taken of those given
+  std::uint64_t in_flight_bytes[2] = {0, 0};  ///< device, host: room for transfers on their way
+  std::uint64_t used_bytes[2] = {0, 0};       ///< device, host: the most that blocks and workspace will take
+  CommitCycle cycle;
   std::vector<SlotClass> slots;  ///< the store's; empty without one
 };
 

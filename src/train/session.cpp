@@ -190,8 +190,7 @@ std::string Session::metadata(const Position& position) const {
 
 void Session::commit(const Position& position) {
   if (!store_) return;
-  optimizer_->flush();
-  optimizer_->bring_down();
+  optimizer_->flush_to_host();
   compute_->synchronize();
   host_->synchronize();
   engine_->commit(metadata(position), commits_->of(*store_, position.step));

@@ -39,8 +39,7 @@ class DryTrainer {
     return dry_.take_trace();
   }
   Trace flush() {
-    optimizer_.flush();
-    optimizer_.bring_down();
+    optimizer_.flush_to_host();
     return dry_.take_trace();
   }
   /// With nothing pending.

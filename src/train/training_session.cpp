@@ -301,7 +301,7 @@ void TrainingSession::Impl::plan_recorded_step() {
   input.budgets.host_bytes = options.host_memory;
   input.budgets.nvme_bytes = UINT64_MAX;
   input.budgets.frame_bytes = frame_bytes;
-  input.in_flight_bytes = kTransfers * largest_block(layout, frame_bytes);
+  input.in_flight_bytes[0] = input.in_flight_bytes[1] = kTransfers * largest_block(layout, frame_bytes);
   engine->set_plan(trace, make_plan(input));
   planned = true;
 }

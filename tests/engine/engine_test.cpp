@@ -76,6 +76,45 @@ TEST_CASE("a step that follows its plan is prefetched and moves what the plan sa
   CHECK(c.demand < 20);
 }
 
+TEST_CASE("a plan that comes once fetches nothing for accesses after its own") {
+  std::vector<BlockSpec> blocks(4);
+  Trace trace;
+  Plan plan;
+  for (std::uint32_t i = 0; i < blocks.size(); ++i) {
+    blocks[i] = {.name = "b" + std::to_string(i), .bytes = kFrame};
+    trace.accesses.push_back({BlockId(i), Tier::host, AccessKind::read, i + 1});
+    plan.fetches[1].push_back({BlockId(i), i});
+    plan.drops[1].push_back({BlockId(i), i});
+  }
+  for (const bool once : {false, true}) {
+    CAPTURE(once);
+    MemoryStore store(3);
+    EngineOptions options;
+    options.frame_bytes = kFrame;
+    options.host_bytes = 2 * kFrame;
+    Engine engine(blocks, options, &store);
+    InlineStream stream;
+    for (std::uint32_t i = 0; i < blocks.size(); ++i) {
+      Pin pin = engine.pin(BlockId(i), Tier::host, AccessKind::write);
+      pin.view.zero(0, kFrame);
+      engine.unpin(std::move(pin), stream);
+    }
+    engine.commit("initial");
+    plan.once = once;
+    engine.set_plan(trace, plan);
+    engine.begin_step();
+    for (std::uint32_t i = 0; i < blocks.size(); ++i) {
+      Pin pin = engine.pin(BlockId(i), Tier::host, AccessKind::read);
+      pin.ready.wait();
+      engine.unpin(std::move(pin), stream);
+    }
+    Pin pin = engine.pin(BlockId(0), Tier::host, AccessKind::read);
+    CHECK((pin.found == Found::demand) == once);
+    pin.ready.wait();
+    engine.unpin(std::move(pin), stream);
+  }
+}
+
 TEST_CASE("what the host is about to change is not fetched to the device before") {
   constexpr std::uint32_t kBlocks = 6, kSteps = 5;
   std::vector<BlockSpec> blocks(kBlocks);

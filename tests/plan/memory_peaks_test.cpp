@@ -23,7 +23,7 @@ TEST_CASE("memory peaks: with room for everything each use is all of it") {
       .blocks = &step.blocks,
       .budgets = {.device_bytes = 0, .host_bytes = 1 * MiB, .nvme_bytes = 1 * MiB, .frame_bytes = kFrame},
       .rates = {},
-      .in_flight_bytes = 0};
+      .in_flight_bytes = {0, 0}};
   const Plan plan = make_plan(input);
   const TierPeak peak = memory_peak(input, plan, Tier::host);
   CHECK(of(peak, MemoryKind::weight) == 5 * 600);
@@ -45,7 +45,7 @@ TEST_CASE("memory peaks: never more than the budget, nor than the plan counts") 
         .blocks = &step.blocks,
         .budgets = {.device_bytes = 0, .host_bytes = host * KiB, .nvme_bytes = 1 * MiB, .frame_bytes = kFrame},
         .rates = {},
-        .in_flight_bytes = 2 * kFrame};
+        .in_flight_bytes = {2 * kFrame, 2 * kFrame}};
     const Plan plan = make_plan(input);
     const TierPeak peak = memory_peak(input, plan, Tier::host);
     CAPTURE(host, peak.used, plan.peak_bytes[1]);
@@ -72,7 +72,7 @@ TEST_CASE("memory peaks: a rank's gradient may be there until the next one is su
       .blocks = &blocks,
       .budgets = {.device_bytes = 0, .host_bytes = 1 * MiB, .nvme_bytes = 1 * MiB, .frame_bytes = kFrame},
       .rates = {},
-      .in_flight_bytes = 0};
+      .in_flight_bytes = {0, 0}};
   CHECK(memory_peak(input, make_plan(input), Tier::host).used == 2 * kFrame);
   for (BlockSpec& block : blocks) block.plane = "kept";
   CHECK(memory_peak(input, make_plan(input), Tier::host).used == kFrame);
@@ -81,6 +81,6 @@ TEST_CASE("memory peaks: a rank's gradient may be there until the next one is su
 TEST_CASE("memory peaks: of an empty trace nothing") {
   const Trace trace;
   const std::vector<BlockSpec> blocks;
-  const PlanInput input{.trace = &trace, .blocks = &blocks, .budgets = {}, .rates = {}, .in_flight_bytes = 0};
+  const PlanInput input{.trace = &trace, .blocks = &blocks, .budgets = {}, .rates = {}, .in_flight_bytes = {0, 0}};
   CHECK(memory_peak(input, {}, Tier::host).used == 0);
 }

@@ -41,7 +41,7 @@ TEST_CASE("random steps in two tiers replay within budget, from the least budget
       PlanInput input =
           input_for(step, 0, static_cast<std::uint64_t>(factor * static_cast<double>(least.host_bytes)), 1 * GiB);
       for (const std::uint64_t in_flight : {0u, 50'000u, 100'000'000u}) {
-        input.in_flight_bytes = in_flight;
+        input.in_flight_bytes[0] = input.in_flight_bytes[1] = in_flight;
         replay(input);
       }
     }
@@ -58,7 +58,7 @@ TEST_CASE("random steps in three tiers replay within budget, from the least budg
       PlanInput input = input_for(step, std::max<std::uint64_t>(least.device_bytes, 4 * KiB), host, 1 * GiB);
       replay(input);
       input.budgets.device_bytes *= 2;
-      input.in_flight_bytes = 60'000;
+      input.in_flight_bytes[0] = input.in_flight_bytes[1] = 60'000;
       replay(input);
     }
   }

@@ -96,8 +96,20 @@ class Replay {
             input_.budgets.of(tier) / input_.budgets.frame_bytes);
   }
 
+  /// Every durable version that the store lacks; the device's must have come down by then.
+  void commit() {
+    for (std::size_t b = 0; b < state_.size(); ++b) {
+      if (!spec(b).durable || !state_[b].alive || state_[b].stored) continue;
+      INFO("commit of block " << b);
+      REQUIRE((!strict_ || state_[b].here[1]));
+      count(Link::nvme_write, b);
+      state_[b].stored = true;
+    }
+  }
+
   void tick() {
     release_at(now_);
+    if (now_ == input_.trace->commit_tick) commit();
     for (const WorkspaceChange& w : input_.trace->workspace)
       if (w.tick == now_) workspace_[static_cast<int>(w.tier)] = w.bytes;
     // Copies down from the device follow the change of workspace; those of the step's end belong to the next tick 0.

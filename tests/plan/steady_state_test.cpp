@@ -16,7 +16,7 @@ constexpr int kRead = static_cast<int>(Link::nvme_read), kWrite = static_cast<in
 
 /// The bound for the budget less the room for transfers.
 std::uint64_t bound_beside_transfers(PlanInput input) {
-  input.budgets.host_bytes -= input.in_flight_bytes;
+  input.budgets.host_bytes -= input.in_flight_bytes[1];
   return least_fetch_bytes(memory_problem(input));
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("steady state: fetched bytes are at most 1.10 of the bound at four bud
     input.trace = &step.trace;
     input.blocks = &step.blocks;
     input.budgets = {0, all * percent / 100, 100 * GiB, kFrame};
-    input.in_flight_bytes = 4 * kElements * 4;
+    input.in_flight_bytes[0] = input.in_flight_bytes[1] = 4 * kElements * 4;
     const Plan plan = make_plan(input);
     const LinkBytes lru = simulate_lru(input);
     const std::uint64_t bound = bound_beside_transfers(input);
@@ -98,7 +98,7 @@ TEST_CASE("steady state in three tiers keeps its budgets and stays near the boun
     input.trace = &step.trace;
     input.blocks = &step.blocks;
     input.budgets = {all / 8, all * percent / 100, 100 * GiB, kFrame};
-    input.in_flight_bytes = kElements * 4;
+    input.in_flight_bytes[0] = input.in_flight_bytes[1] = kElements * 4;
     const Plan plan = make_plan(input);
     test::Replay(input, plan).run(3);
     const int up = static_cast<int>(Link::host_to_device);
@@ -124,7 +124,7 @@ TEST_CASE("predicted time is no less than its bound and says what binds") {
   input.trace = &step.trace;
   input.blocks = &step.blocks;
   input.budgets = {0, test::all_bytes(step.blocks) / 4, 100 * GiB, kFrame};
-  input.in_flight_bytes = 4 * kElements * 4;
+  input.in_flight_bytes[0] = input.in_flight_bytes[1] = 4 * kElements * 4;
   input.rates.nvme_read = input.rates.nvme_write = 1e9;
   input.rates.nvme_duplex = 1.5e9;
   const Plan plan = make_plan(input);

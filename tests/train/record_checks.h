@@ -37,7 +37,7 @@ inline void check_documented(const std::vector<Json>& record) {
       {"span", {"step", "lane", "begin_ns", "end_ns"}},
       {"wait", {"step", "lane", "begin_ns", "end_ns", "cause"}},
       {"memory", {"step", "tier", "at_ns", "used"}},
-      {"commit", {"step", "seconds", "written_bytes"}},
+      {"commit", {"step", "seconds", "written_bytes", "link_bytes"}},
       {"note", {"text"}},
       {"outlook", {"step", "step_ns", "lower_bound_ns", "binds", "what_if"}},
       {"evaluation", {"step", "loss"}},

@@ -1,4 +1,4 @@
-#include "trace/joined.h"
+#include "plan/joined.h"
 
 namespace transload {
 
