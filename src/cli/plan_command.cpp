@@ -57,9 +57,17 @@ std::string existing_folder(std::filesystem::path path) {
 }
 
 /// All ranks compute at once, so each measures what it will get of processor and memory. GPUs are each rank's own, and
+std::string folder_to_measure_in() {
+  std::error_code failed;
+  const std::string cache = cache_folder();
+  if (!cache.empty()) std::filesystem::create_directories(cache, failed);
+  const bool usable = !cache.empty() && !failed && ::access(cache.c_str(), W_OK) == 0;
+  return usable ? cache : std::filesystem::temp_directory_path().string();
+}
+
 /// a short training of one process takes the first one: rank 0's.
 ComputeRates measure_together(const ModelConfig& config, const TrainOptions& options, Communicator& communicator) {
-  const std::string below = cache_folder().empty() ? std::filesystem::temp_directory_path().string() : cache_folder();
+  const std::string below = folder_to_measure_in();
   if (options.device == DeviceKind::cuda)
     return communicator.rank() == 0 ? measure_compute(config, options, below) : ComputeRates{};
   communicator.barrier();
@@ -78,7 +86,9 @@ void probe_into(ProbeCache& cache, const Planned& planned, const ModelConfig& co
     if (facts.error.empty() && facts.not_measured.empty())
       cache.keep_folder(facts.folder, facts.read, facts.write, facts.duplex);
   }
-  cache.save();
+  if (!cache.save())
+    fmt::print(stderr, "What was probed could not be kept in {}: it will be measured anew next time.\n",
+               cache_folder().empty() ? "a cache (neither XDG_CACHE_HOME nor HOME is set)" : cache_folder());
 }
 
 /// Ranks whose stores lie on one drive share what it can do.

@@ -99,8 +99,8 @@ void ProbeCache::keep_folder(const std::string& folder, double read, double writ
 }
 
 /// A cache that cannot be written costs a measurement next time, no more.
-void ProbeCache::save() const {
-  if (cache_folder().empty()) return;
+bool ProbeCache::save() const {
+  if (cache_folder().empty()) return false;
   std::error_code error;
   fs::create_directories(cache_folder(), error);
   const std::string fresh = fmt::format("{}.{}", cache_file(), ::getpid());
@@ -109,10 +109,10 @@ void ProbeCache::save() const {
     file << json_.dump(2) << "\n";
     if (!file.flush()) error = std::make_error_code(std::errc::io_error);
   }
-  if (error)
-    fs::remove(fresh, error);
-  else
-    fs::rename(fresh, cache_file(), error);
+  if (!error) fs::rename(fresh, cache_file(), error);
+  if (!error) return true;
+  fs::remove(fresh, error);
+  return false;
 }
 
 }  // namespace transload::cli

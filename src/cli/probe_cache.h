@@ -23,7 +23,7 @@ class ProbeCache {
   void keep_collectives(const std::string& collective_key, const CollectiveRates& rates);
   CollectiveRates collectives(const std::string& collective_key) const;
   void keep_folder(const std::string& folder, double read, double write, double duplex);
-  void save() const;
+  bool save() const;  ///< false: it could not be written
 
  private:
   nlohmann::json json_;

@@ -131,6 +131,15 @@ class AgainstRuns(Planned):
         self.assertEqual(before, sorted(p.name for p in self.folder.iterdir()))
         self.assertEqual([p.name for p in os.scandir(self._cache.name + "/transload")], ["probe.json"])
 
+    def test_a_cache_that_cannot_be_written_is_said(self):
+        blocked = self.folder / "blocked"
+        blocked.write_text("")
+        os.environ["XDG_CACHE_HOME"] = str(blocked)
+        done = run("plan", *self.flags(), "--probe")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("A step takes", done.stdout)
+        self.assertIn("will be measured anew", done.stderr)
+
     def test_a_damaged_cache_is_as_none(self):
         os.makedirs(self._cache.name + "/transload")
         for text in ("", "{", "[1]", '{"compute": 3}', '{"folders": {"/": 7}}'):
