@@ -17,6 +17,7 @@ namespace transload::cli {
 namespace {
 
 constexpr std::uint64_t kMostBytes = 1 * MiB;
+constexpr double kMostRate = 1e15;
 constexpr double kUpdateBytes = 26;  // that the update of a parameter moves in host memory
 
 enum class Kind { size, rate, flops, fraction, time };
@@ -69,8 +70,11 @@ double parse_value(Kind kind, const std::string& text, const std::string& what) 
       if (bytes <= 0) throw InputError(fmt::format("{} must be above 0.", what));
       return bytes;
     }
-    case Kind::rate:
-      return parse_rate(text, what);
+    case Kind::rate: {
+      const double rate = parse_rate(text, what);
+      if (rate > kMostRate) throw InputError(fmt::format("{} must be at most 1000TB/s, not \"{}\".", what, text));
+      return rate;
+    }
     case Kind::flops:
       return parse_flops(text, what);
     case Kind::fraction: {
@@ -119,6 +123,7 @@ class Reader {
     const std::uint64_t line = node.source().begin.line;
     const std::string what = at(line) + name;
     if (name == "name" || name == "source") {
+      if (!node.is_string()) throw InputError(fmt::format("{} must be a text.", what));
       (name == "name" ? box_.name : box_.source) = text_of(node, what);
       return;
     }
@@ -195,6 +200,15 @@ MachineRates rates_of(const Box& box) {
   rates.updates = box.host_bandwidth / kUpdateBytes;
   rates.source = fmt::format("{}: {}", box.name.empty() ? "box" : box.name, box.source);
   return rates;
+}
+
+std::string best_case_text(const Box& box) {
+  const char* where = box.has_device() ? "device" : "host";
+  if ((box.has_device() ? box.device_reached : box.host_reached) < 1) return "";
+  return fmt::format(
+      "{0}.compute is taken as reached in full: a best case. Say {0}.reached in the box file (0.4 to 0.8 of a peak are "
+      "common).",
+      where);
 }
 
 }  // namespace transload::cli

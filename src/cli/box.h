@@ -28,5 +28,7 @@ Box read_box(const std::string& path);
 void fill_from_box(const Box& box, GivenSettings& given);
 
 MachineRates rates_of(const Box& box);
+/// Said of a box whose products are taken at their peak; else empty.
+std::string best_case_text(const Box& box);
 
 }  // namespace transload::cli

@@ -184,7 +184,9 @@ class CommandLine {
     plan_.app->add_option("--html", asked_.html, "the table of --ranks as a page with a plot")
         ->type_name("FILE")
         ->group(group);
-    plan_.app->add_flag("--search", asked_.search, "chunk size, recomputation and micro-batch for the most tokens/s")
+    plan_.app
+        ->add_flag("--search", asked_.search,
+                   "chunk size, recomputation, micro-batch and (emulated here) split of memory for the most tokens/s")
         ->group(group);
     plan_.app->add_flag("--probe", asked_.probe, "measure this machine for this plan first (seconds), and keep it")
         ->group(group);

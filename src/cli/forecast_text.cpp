@@ -67,9 +67,25 @@ std::string seconds_cell(const WhatIf& cell) {
   return cell.step_s > 0 ? format_duration(cell.step_s) : format_size(cell.nvme_bytes);
 }
 
-std::string candidate_text(const Candidate& c) {
-  return fmt::format("--chunk-size {} --recompute {} --batch-size {}", c.chunk_bytes,
-                     c.recompute == Recompute::layer ? "layer" : "none", c.batch);
+constexpr double kAsFast = 0.999;
+
+std::string candidate_text(const Candidate& c, bool splits) {
+  return fmt::format("{}--chunk-size {} --recompute {} --batch-size {}",
+                     splits ? fmt::format("--device-memory {} --host-memory {} ", c.device_memory, c.host_memory) : "",
+                     c.chunk_bytes, c.recompute == Recompute::layer ? "layer" : "none", c.batch);
+}
+
+/// What of it there is more of a token than with the best: of what binds it, else of computation.
+std::string why_behind(const Candidate& next, const Candidate& best) {
+  const auto times = [&](double a, double b) { return b > 0 ? a / next.tokens / (b / best.tokens) : 0; };
+  for (int i = 0; i < kLinks; ++i) {
+    const double more = times(static_cast<double>(next.link_bytes[i]), static_cast<double>(best.link_bytes[i]));
+    if (next.binds != transload::name_of(static_cast<Link>(i))) continue;
+    if (best.link_bytes[i] == 0 && next.link_bytes[i] > 0) return ", which the first does not use";
+    return more > 1.005 ? fmt::format(", over which it moves {:.2f} x the bytes a token", more) : "";
+  }
+  const double more = times(next.computed_s, best.computed_s);
+  return more > 1.005 ? fmt::format("; it computes {:.2f} x as long a token", more) : "";
 }
 
 Json bytes_by_use(const Forecast& forecast, int tier) {
@@ -128,17 +144,26 @@ std::string what_if_text(const std::vector<WhatIf>& table, std::uint64_t host_me
   return text + "\n";
 }
 
-std::string search_text(const std::vector<Candidate>& candidates) {
+std::string search_text(const Search& search) {
+  const std::vector<Candidate>& candidates = search.candidates;
   if (candidates.empty() || !candidates[0].fits) return "Search: nothing of the grid fits.\n";
   const Candidate& best = candidates[0];
+  const bool splits = std::any_of(candidates.begin(), candidates.end(),
+                                  [&](const Candidate& c) { return c.device_memory != best.device_memory; });
   std::string text = fmt::format("Search: {} gives the most, {:.0f} tokens/s ({} binds); {} settings were tried.\n",
-                                 candidate_text(best), best.tokens_per_s, best.binds, candidates.size());
-  if (candidates.size() < 2 || !candidates[1].fits) return text;
-  const Candidate& next = candidates[1];
-  text += fmt::format("  Next: {} with {:.0f} tokens/s", candidate_text(next), next.tokens_per_s);
-  if (next.tokens_per_s == best.tokens_per_s) return text + ", as fast.\n";
-  return text + fmt::format(": {:.1f} % slower a token, held back by {}.\n",
-                            100 * (best.tokens_per_s / next.tokens_per_s - 1), next.binds);
+                                 candidate_text(best, splits), best.tokens_per_s, best.binds, candidates.size());
+  const auto slower = std::find_if(candidates.begin() + 1, candidates.end(),
+                                   [&](const Candidate& c) { return c.tokens_per_s < kAsFast * best.tokens_per_s; });
+  if (const auto ties = slower - candidates.begin() - 1; ties > 0)
+    text += fmt::format("  {} more {} as fast.\n", ties, ties == 1 ? "is" : "are");
+  if (slower != candidates.end() && slower->fits)
+    text += fmt::format("  Next: {} with {:.0f} tokens/s: {:.1f} % slower a token, held back by {}{}.\n",
+                        candidate_text(*slower, splits), slower->tokens_per_s,
+                        100 * (best.tokens_per_s / slower->tokens_per_s - 1), slower->binds, why_behind(*slower, best));
+  if (search.least_host_bytes < best.host_memory)
+    text += fmt::format("  Of its host memory {} suffice for {:.0f} % of these tokens/s.\n",
+                        format_size(search.least_host_bytes), 100 * Search::kKept);
+  return text;
 }
 
 Json forecast_json(const RunPlan& plan, const TrainOptions& options, const Forecast& f, const CommitCycle& cycle,
@@ -219,7 +244,10 @@ Json search_json(const std::vector<Candidate>& candidates) {
   Json out = Json::array();
   for (const Candidate& c : candidates)
     out.push_back({{"chunk_size", c.chunk_bytes},
+                   {"device_memory", c.device_memory},
+                   {"host_memory", c.host_memory},
                    {"batch", c.batch},
+                   {"accumulate", c.accumulate},
                    {"recompute", c.recompute == Recompute::layer ? "layer" : "none"},
                    {"fits", c.fits},
                    {"step_s", c.step_s},

@@ -17,8 +17,8 @@ std::string forecast_text(const RunPlan& plan, const Forecast& forecast, const M
 std::string commit_text(const CommitCycle& cycle, const TrainOptions& options, const Plan& plan);
 std::string capacity_text(const Capacity& capacity);
 std::string what_if_text(const std::vector<WhatIf>& table, std::uint64_t host_memory);
-/// The best, and why the one behind it lost.
-std::string search_text(const std::vector<Candidate>& candidates);
+/// The best, why the one behind it lost, and the host memory that would do.
+std::string search_text(const Search& search);
 
 nlohmann::json forecast_json(const RunPlan& plan, const TrainOptions& options, const Forecast& forecast,
                              const CommitCycle& cycle, const MachineRates& rates);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -56,7 +57,6 @@ std::string existing_folder(std::filesystem::path path) {
   return path.string();
 }
 
-/// All ranks compute at once, so each measures what it will get of processor and memory. GPUs are each rank's own, and
 std::string folder_to_measure_in() {
   std::error_code failed;
   const std::string cache = cache_folder();
@@ -65,6 +65,7 @@ std::string folder_to_measure_in() {
   return usable ? cache : std::filesystem::temp_directory_path().string();
 }
 
+/// All ranks compute at once, so each measures what it will get of processor and memory. GPUs are each rank's own, and
 /// a short training of one process takes the first one: rank 0's.
 ComputeRates measure_together(const ModelConfig& config, const TrainOptions& options, Communicator& communicator) {
   const std::string below = folder_to_measure_in();
@@ -153,7 +154,9 @@ void plan_elsewhere(Planned& planned, const PlanArguments& arguments) {
   if (plan.store_bytes > planned.options.nvme_capacity)
     plan.notes.push_back(fmt::format("The store takes {} and the drives of the box hold {}.",
                                      format_size(plan.store_bytes), format_size(planned.options.nvme_capacity)));
-  planned.rates = rates_of(read_box(arguments.box));
+  const Box box = read_box(arguments.box);
+  planned.rates = rates_of(box);
+  if (const std::string note = best_case_text(box); !note.empty()) plan.notes.push_back(note);
 }
 
 /// What could be asked for instead, with no more of the drive than is free there.
@@ -197,13 +200,23 @@ double endurance_of(const Planned& planned, const std::optional<Box>& box) {
   return folder.empty() ? 0 : endurance_bytes(folder);
 }
 
+/// Of all ranks on the drive; with commits where they come by steps.
+Wear wear_of(const Planned& planned) {
+  const std::uint64_t steady = planned.prepared.plan.plan.bytes[static_cast<int>(Link::nvme_write)];
+  const std::uint64_t every = planned.options.commit_every.steps;
+  const CommitCycle& cycle = planned.prepared.cycle;
+  const bool commits = every > 0 && cycle.planned();
+  const double rank = commits ? cycle.a_step(Link::nvme_write, every, steady) : static_cast<double>(steady);
+  return {.step_bytes = rank * planned.drive_sharers, .ranks = planned.drive_sharers, .commits = commits};
+}
+
 struct DriveLife {
-  double endurance_bytes = 0, steps = 0, weeks = 0;  ///< 0: not known, or nothing is written
+  double endurance_bytes = 0, step_bytes = 0;
+  double steps = 0, weeks = 0;  ///< 0: not known, or nothing is written
 };
 DriveLife drive_life(const Planned& planned, const std::optional<Box>& box) {
-  DriveLife life{.endurance_bytes = endurance_of(planned, box)};
-  const auto written = static_cast<double>(planned.prepared.plan.plan.bytes[static_cast<int>(Link::nvme_write)]);
-  if (written > 0) life.steps = life.endurance_bytes / written;
+  DriveLife life{.endurance_bytes = endurance_of(planned, box), .step_bytes = wear_of(planned).step_bytes};
+  if (life.step_bytes > 0) life.steps = life.endurance_bytes / life.step_bytes;
   life.weeks = life.steps * planned.forecast.time.step_s / kSecondsAWeek;
   return life;
 }
@@ -223,9 +236,28 @@ std::vector<ClosedFormRow> rows_of(const Planned& planned, const PlanArguments& 
     details.operation = "write";
     details.path = arguments.html;
     details.error = errno;
+    details.advice = "Name another file with --html.";
     throw IoError(details);
   }
   return rows;
+}
+
+/// The device of a box has memory of its own; an emulated one here is a part of this machine's.
+Search search_with_progress(const Planned& planned, bool box) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  auto said = begin;
+  const auto done = [&](std::size_t tried, std::size_t all) {
+    const auto now = Clock::now();
+    if (now - said < std::chrono::seconds(3) || tried == all) return;
+    said = now;
+    const double left = std::chrono::duration<double>(now - begin).count() / static_cast<double>(tried) *
+                        static_cast<double>(all - tried);
+    fmt::print(stderr, "search: {} of {} settings, about {} left\n", tried, all, format_duration(left));
+  };
+  const TrainOptions& o = planned.options;
+  return search_settings(o, planned.prepared.plan.config, planned.rates, planned.accelerator.get(),
+                         !box && o.device == DeviceKind::emulated, done);
 }
 
 void print_json(const Planned& planned, const PlanArguments& arguments, const std::optional<Box>& box) {
@@ -240,29 +272,43 @@ void print_json(const Planned& planned, const PlanArguments& arguments, const st
                       {"gathered_bytes", planned.forecast.gathered_bytes},
                       {"scattered_bytes", planned.forecast.scattered_bytes}};
   const DriveLife life = drive_life(planned, box);
-  out["drive_life"] = {{"endurance_bytes", life.endurance_bytes}, {"steps", life.steps}, {"weeks", life.weeks}};
+  out["drive_life"] = {{"endurance_bytes", life.endurance_bytes},
+                       {"step_bytes", life.step_bytes},
+                       {"commits", wear_of(planned).commits},
+                       {"steps", life.steps},
+                       {"weeks", life.weeks}};
   out["capacity"] = capacity_json(capacity_here(planned, box.has_value()));
   out["what_if"] = what_if_json(what_if(o, plan.config, planned.rates, planned.accelerator.get()));
   if (!arguments.ranks.empty()) out["ranks"] = ranks_json(rows_of(planned, arguments, box));
-  if (arguments.search)
-    out["search"] = search_json(search_settings(o, plan.config, planned.rates, planned.accelerator.get()));
+  if (arguments.search) {
+    const Search search = search_with_progress(planned, box.has_value());
+    out["search"] = search_json(search.candidates);
+    out["search_least_host_memory"] = search.least_host_bytes;
+  }
   fmt::print("{}\n", out.dump(2));
+}
+
+std::string life_text(const Planned& planned, const std::optional<Box>& box) {
+  const TrainOptions& o = planned.options;
+  const Wear wear = wear_of(planned);
+  if (!box && o.nvme_capacity != 0) return wear_text(wear, store_folder(o), planned.forecast.time.step_s, o.steps);
+  const DriveLife life = drive_life(planned, box);
+  if (!box || life.weeks <= 0) return "";
+  return fmt::format("The box's drives stand {:.3g} such steps, {:.1f} weeks without a pause (commits {}).\n",
+                     life.steps, life.weeks, wear.commits ? "included" : "are extra");
 }
 
 void print_text(const Planned& planned, const PlanArguments& arguments, const std::optional<Box>& box) {
   const TrainOptions& o = planned.options;
   const RunPlan& plan = planned.prepared.plan;
-  fmt::print("{}", plan_text(plan, o, planned.forecast.time.step_s, !box));
+  fmt::print("{}", plan_text(plan, o));
   fmt::print("{}", forecast_text(plan, planned.forecast, planned.rates));
   fmt::print("{}", commit_text(planned.prepared.cycle, o, plan.plan));
-  if (const DriveLife life = drive_life(planned, box); box && life.weeks > 0)
-    fmt::print("The drives stand {:.3g} such steps, {:.1f} weeks without a pause (commits are extra).\n", life.steps,
-               life.weeks);
+  fmt::print("{}", life_text(planned, box));
   fmt::print("{}", capacity_text(capacity_here(planned, box.has_value())));
   fmt::print("{}",
              what_if_text(what_if(o, plan.config, planned.rates, planned.accelerator.get()), given_host_memory(o)));
-  if (arguments.search)
-    fmt::print("{}", search_text(search_settings(o, plan.config, planned.rates, planned.accelerator.get())));
+  if (arguments.search) fmt::print("{}", search_text(search_with_progress(planned, box.has_value())));
   if (!arguments.ranks.empty()) fmt::print("{}", ranks_text(rows_of(planned, arguments, box)));
 }
 

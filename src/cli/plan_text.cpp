@@ -68,8 +68,11 @@ std::string plane_table(const RunPlan& plan) {
   const bool device = three_tiers(plan);
   std::string text = fmt::format("  {:<12}{:>12}{}{:>14}{:>12}\n", "plane", "bytes", device ? "   on device" : "",
                                  "in host", "on NVMe");
+  const bool written = plan.plan.bytes[static_cast<int>(Link::nvme_write)] > 0;
   for (const RunPlan::PlaneRow& row : plan.planes) {
-    const std::uint64_t above = std::min(row.bytes, row.device_bytes + row.host_bytes);
+    // What lives within a step alone is nowhere at its end, unless it was written.
+    const bool below = row.durable || written;
+    const std::uint64_t above = below ? std::min(row.bytes, row.device_bytes + row.host_bytes) : row.bytes;
     text += fmt::format("  {:<12}{:>12}", row.plane, format_size(row.bytes));
     if (device) text += fmt::format("{:>12}", format_size(row.device_bytes));
     text += fmt::format("{:>14}{:>12}{}\n", format_size(row.host_bytes), format_size(row.bytes - above),
@@ -147,13 +150,15 @@ double endurance_bytes(const std::string& folder) {
   return kEnduranceBytesPerByte * static_cast<double>(drive_bytes(folder));
 }
 
-std::string wear_text(std::uint64_t bytes, const std::string& folder, double step_s, std::uint64_t steps) {
-  if (bytes == 0) return "Nothing is written to NVMe in a step (commits are extra).\n";
+std::string wear_text(const Wear& wear, const std::string& folder, double step_s, std::uint64_t steps) {
+  const std::string whose = wear.ranks > 1 ? fmt::format(" by the {} ranks that share the drive", wear.ranks) : "";
+  const char* commits = wear.commits ? "commits included" : "commits are extra";
+  if (wear.step_bytes <= 0) return fmt::format("Nothing is written to NVMe in a step ({}).\n", commits);
   const std::uint64_t drive = drive_bytes(folder);
-  std::string text = fmt::format("{} are written to NVMe a step (commits are extra)", format_size(bytes));
+  std::string text = fmt::format("{} are written to NVMe a step{} ({})",
+                                 format_size(static_cast<std::uint64_t>(wear.step_bytes)), whose, commits);
   if (drive == 0) return text + ".\n";
-  const double endurance = kEnduranceBytesPerByte * static_cast<double>(drive);
-  const double steps_left = endurance / static_cast<double>(bytes);
+  const double steps_left = kEnduranceBytesPerByte * static_cast<double>(drive) / wear.step_bytes;
   const double percent = 100 * static_cast<double>(steps) / steps_left;
   text += fmt::format(
       "; these {} steps use {} of a drive of {} that is rated for 600 TB written per TB (an assumption: "
@@ -166,17 +171,22 @@ std::string wear_text(std::uint64_t bytes, const std::string& folder, double ste
   return text + ".\n";
 }
 
+Wear steps_alone(std::uint64_t rank_bytes, const TrainOptions& options) {
+  return {.step_bytes = static_cast<double>(rank_bytes) * options.ranks_here,
+          .ranks = static_cast<int>(options.ranks_here)};
+}
+
 std::string start_text(const RunPlan& plan, const TrainOptions& options) {
   std::string text = head_line(plan, options) + plane_table(plan) + updates_text(plan);
   text += budget_table(plan) + link_table(plan);
   text += store_text(plan, options);
   if (options.nvme_capacity != 0)
-    text += wear_text(plan.plan.bytes[static_cast<int>(Link::nvme_write)],
+    text += wear_text(steps_alone(plan.plan.bytes[static_cast<int>(Link::nvme_write)], options),
                       options.nvme.empty() ? options.run : options.nvme, 0, options.steps);
   return trimmed(text + notes_text(plan));
 }
 
-std::string plan_text(const RunPlan& plan, const TrainOptions& options, double step_s, bool here) {
+std::string plan_text(const RunPlan& plan, const TrainOptions& options) {
   std::string text = head_line(plan, options);
   if (const Shards& s = options.shards; s.count > 1)
     text += fmt::format("Rank {} of {}: what follows is its own part.\n", s.rank, s.count);
@@ -184,9 +194,6 @@ std::string plan_text(const RunPlan& plan, const TrainOptions& options, double s
   text += fmt::format("  durable {}, within a step {}, workspace {}\n", format_size(plan.durable_bytes),
                       format_size(plan.transient_bytes), format_size(plan.workspace_bytes));
   text += updates_text(plan) + link_table(plan) + budget_table(plan) + binds_text(plan) + store_text(plan, options);
-  if (options.nvme_capacity != 0 && here)
-    text += wear_text(plan.plan.bytes[static_cast<int>(Link::nvme_write)],
-                      options.nvme.empty() ? options.run : options.nvme, step_s, options.steps);
   return text + notes_text(plan);
 }
 

@@ -9,10 +9,18 @@ namespace transload::cli {
 
 /// A few lines at the start of a run.
 std::string start_text(const RunPlan& plan, const TrainOptions& options);
-/// The whole table of `transload plan`; `step_s` 0: not known. `here`: for this machine, whose drive is known.
-std::string plan_text(const RunPlan& plan, const TrainOptions& options, double step_s, bool here);
-/// What `bytes` written a step mean for the drive of `folder`; `step_s` 0: not known yet.
-std::string wear_text(std::uint64_t bytes, const std::string& folder, double step_s, std::uint64_t steps);
+/// The table of `transload plan`; what of it depends on rates is forecast_text's.
+std::string plan_text(const RunPlan& plan, const TrainOptions& options);
+/// What is written to one drive.
+struct Wear {
+  double step_bytes = 0;  ///< of all ranks whose stores lie there
+  int ranks = 1;
+  bool commits = false;  ///< counted in
+};
+/// Of steps as this rank's, on all ranks of this machine.
+Wear steps_alone(std::uint64_t rank_bytes, const TrainOptions& options);
+/// What that means for the drive of `folder`; `step_s` 0: not known yet.
+std::string wear_text(const Wear& wear, const std::string& folder, double step_s, std::uint64_t steps);
 /// Bytes that a drive is taken to stand being written; 0: its size is not known.
 double endurance_bytes(const std::string& folder);
 

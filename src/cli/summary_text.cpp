@@ -77,8 +77,9 @@ std::string summary_text(const Json& summary, const TrainOptions& options) {
   const std::uint64_t deviations = bytes(summary, "deviations");
   if (deviations > 0) text += fmt::format("{} accesses deviated from the trace, which cost time only\n", deviations);
   if (options.nvme_capacity == 0 || !links.contains("nvme_write")) return text;
-  return text + wear_text(bytes(links["nvme_write"], "step_bytes"), options.nvme.empty() ? options.run : options.nvme,
-                          number(summary, "step_s_median"), options.steps);
+  return text + wear_text(steps_alone(bytes(links["nvme_write"], "step_bytes"), options),
+                          options.nvme.empty() ? options.run : options.nvme, number(summary, "step_s_median"),
+                          options.steps);
 }
 
 }  // namespace transload::cli

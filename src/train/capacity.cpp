@@ -37,18 +37,75 @@ std::optional<Prepared> try_prepare(TrainOptions options, const ModelConfig& con
 
 Candidate evaluate(const TrainOptions& options, const ModelConfig& config, const MachineRates& rates,
                    Accelerator* accelerator) {
-  Candidate candidate{.chunk_bytes = options.chunk_size,
-                      .batch = options.shape.batch,
-                      .recompute = options.shape.recompute,
-                      .binds = {}};
+  Candidate candidate;
+  candidate.chunk_bytes = options.chunk_size;
+  candidate.device_memory = options.device_memory;
+  candidate.host_memory = given_host_memory(options);
+  candidate.batch = options.shape.batch;
+  candidate.accumulate = options.shape.accumulate;
+  candidate.recompute = options.shape.recompute;
   const std::optional<Prepared> prepared = try_prepare(options, config, accelerator);
   if (!prepared || prepared->plan.store_bytes > options.nvme_capacity) return candidate;
   const Forecast result = forecast(*prepared, options, rates);
   candidate.fits = true;
   candidate.step_s = result.time.step_s;
+  candidate.tokens = result.tokens;
+  candidate.computed_s = result.time.forward_s + result.time.backward_s + result.time.update_s;
+  std::copy_n(prepared->plan.plan.bytes, kLinks, candidate.link_bytes);
   candidate.tokens_per_s = result.tokens_per_s();
   candidate.binds = result.time.binds;
   return candidate;
+}
+
+/// The options' own first, then other shares of the same sum for the device.
+std::vector<TrainOptions> splits_of(const TrainOptions& options, bool shared) {
+  std::vector<TrainOptions> splits{options};
+  if (!shared || options.device_memory == 0) return splits;
+  const std::uint64_t sum = options.device_memory + options.host_memory;
+  for (const std::uint64_t eighths : {1, 2, 4, 6}) {
+    TrainOptions o = options;
+    o.device_memory = sum / 8 * eighths;
+    o.host_memory = sum - o.device_memory;
+    if (o.device_memory != options.device_memory) splits.push_back(o);
+  }
+  return splits;
+}
+
+std::vector<TrainOptions> grid_of(const TrainOptions& options, bool shared) {
+  std::vector<TrainOptions> grid;
+  const std::uint64_t least_chunk = kTile * size_of(options.dtype);
+  const std::int64_t most_batch =
+      options.global_batch > 0 ? static_cast<std::int64_t>(options.global_batch) : kMostBatch;
+  for (TrainOptions o : splits_of(options, shared))
+    for (const std::uint64_t chunk : {options.chunk_size / 4, options.chunk_size, options.chunk_size * 4})
+      for (const Recompute recompute : {Recompute::layer, Recompute::none})
+        for (const std::int64_t batch :
+             {options.shape.batch / 2, options.shape.batch, options.shape.batch * 2, options.shape.batch * 4}) {
+          if (batch < 1 || batch > most_batch || chunk < least_chunk || chunk > kMaxChunkBytes) continue;
+          o.chunk_size = chunk;
+          o.shape = options.shape;
+          o.shape.recompute = recompute;
+          o.shape.batch = batch;
+          if (o.global_batch > 0) o.shape.accumulate = 1;  // it follows
+          resolve_batch(o);
+          grid.push_back(o);
+        }
+  return grid;
+}
+
+/// By halves; each budget that becomes the answer was planned.
+std::uint64_t least_host_for(TrainOptions best, double tokens_per_s, const ModelConfig& config,
+                             const MachineRates& rates, Accelerator* accelerator) {
+  const std::uint64_t all = best.host_memory, part = all / 16;
+  std::uint64_t good = 16, bad = 0;
+  while (good - bad > 1) {
+    const std::uint64_t middle = (good + bad) / 2;
+    best.host_memory = middle * part;
+    const Candidate candidate = evaluate(best, config, rates, accelerator);
+    (candidate.fits && candidate.tokens_per_s >= Search::kKept * tokens_per_s ? good : bad) = middle;
+  }
+  best.host_memory = good == 16 ? all : good * part;
+  return given_host_memory(best);
 }
 
 }  // namespace
@@ -122,26 +179,27 @@ std::vector<WhatIf> what_if(const TrainOptions& options, const ModelConfig& conf
   return table;
 }
 
-std::vector<Candidate> search_settings(const TrainOptions& options, const ModelConfig& config,
-                                       const MachineRates& rates, Accelerator* accelerator) {
-  std::vector<Candidate> all;
-  const std::uint64_t least_chunk = kTile * size_of(options.dtype);
-  for (const std::uint64_t chunk : {options.chunk_size / 4, options.chunk_size, options.chunk_size * 4})
-    for (const Recompute recompute : {Recompute::layer, Recompute::none})
-      for (const std::int64_t batch :
-           {options.shape.batch / 2, options.shape.batch, options.shape.batch * 2, options.shape.batch * 4}) {
-        if (batch < 1 || chunk < least_chunk || chunk > kMaxChunkBytes) continue;
-        TrainOptions o = options;
-        o.chunk_size = chunk;
-        o.shape.recompute = recompute;
-        o.shape.batch = batch;
-        o.shape.samples = 0;
-        all.push_back(evaluate(o, config, rates, accelerator));
-      }
-  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+Search search_settings(const TrainOptions& options, const ModelConfig& config, const MachineRates& rates,
+                       Accelerator* accelerator, bool shared,
+                       const std::function<void(std::size_t, std::size_t)>& done) {
+  Search search;
+  const std::vector<TrainOptions> grid = grid_of(options, shared);
+  double most = 0;
+  const TrainOptions* best = nullptr;
+  for (const TrainOptions& o : grid) {
+    search.candidates.push_back(evaluate(o, config, rates, accelerator));
+    const Candidate& tried = search.candidates.back();
+    if (tried.fits && tried.tokens_per_s > most) {
+      most = tried.tokens_per_s;
+      best = &o;
+    }
+    if (done) done(search.candidates.size(), grid.size());
+  }
+  std::stable_sort(search.candidates.begin(), search.candidates.end(), [](const Candidate& a, const Candidate& b) {
     return a.fits != b.fits ? a.fits : a.tokens_per_s > b.tokens_per_s;
   });
-  return all;
+  if (best != nullptr) search.least_host_bytes = least_host_for(*best, most, config, rates, accelerator);
+  return search;
 }
 
 }  // namespace transload

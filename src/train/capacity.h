@@ -37,16 +37,25 @@ std::vector<WhatIf> what_if(const TrainOptions& options, const ModelConfig& conf
 
 /// One of the settings that a search tries.
 struct Candidate {
-  std::uint64_t chunk_bytes = 0;
-  std::int64_t batch = 0;
+  std::uint64_t chunk_bytes = 0, device_memory = 0, host_memory = 0;
+  std::int64_t batch = 0, accumulate = 1;
   Recompute recompute = Recompute::layer;
   bool fits = false;
-  double step_s = 0, tokens_per_s = 0;
+  double step_s = 0, tokens = 0, tokens_per_s = 0, computed_s = 0;
+  std::uint64_t link_bytes[kLinks] = {};
   std::string binds;
 };
-/// All of the grid, the fastest first, what does not fit last: chunks of a quarter to four times the options', both
-/// ways of recomputation, micro-batches of a half to four times. The step's samples follow the micro-batch.
-std::vector<Candidate> search_settings(const TrainOptions& options, const ModelConfig& config,
-                                       const MachineRates& rates, Accelerator* accelerator);
+struct Search {
+  std::vector<Candidate> candidates;   ///< all of the grid, the fastest first, what does not fit last
+  std::uint64_t least_host_bytes = 0;  ///< that keeps kKept of the best's tokens/s, in sixteenths; 0: nothing fits
+  static constexpr double kKept = 0.99;
+};
+/// The grid: chunks of a quarter to four times the options', both ways of recomputation, micro-batches of a half to
+/// four times. The step's samples follow the micro-batch, but for a global batch, which is kept. `shared`: device and
+/// host budgets are parts of one memory, and other splits of their sum are tried; else each is a limit of its own.
+/// `done` is told how many of how many settings were tried.
+Search search_settings(const TrainOptions& options, const ModelConfig& config, const MachineRates& rates,
+                       Accelerator* accelerator, bool shared,
+                       const std::function<void(std::size_t, std::size_t)>& done = {});
 
 }  // namespace transload

@@ -86,6 +86,14 @@ class Output(RankPlans):
             self.assertEqual(out.count(text), 1, out)
         self.assertFalse(self.run_folder.exists())
 
+    def test_ranks_on_one_drive_wear_it_together(self):
+        changes = {"host_memory": "3MiB", "chunk_size": "16KiB", "commit_every": "1h"}
+        planned = self.plan_rank(**changes)
+        written = planned["links"]["nvme_write"]["planned_step_bytes"]
+        self.assertGreater(written, 0)
+        self.assertEqual(planned["drive_life"]["step_bytes"], 2 * written)
+        self.assertIn("by the 2 ranks that share the drive", self.output(**changes))
+
     def test_one_rank_is_as_without_a_launcher(self):
         self.assertEqual(self.plan_rank(ranks=1), self.plan())
 

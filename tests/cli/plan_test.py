@@ -168,6 +168,25 @@ class Boxes(Planned):
         self.assertAlmostEqual(life["steps"] * written, 600e9, delta=1)
         self.assertAlmostEqual(life["weeks"] * 7 * 86400, life["steps"] * planned["time"]["step_s"], delta=1e-6 * life["steps"])
 
+    def test_drive_life_counts_commits_by_steps(self):
+        flags = {"device_memory": "640KiB"}
+        alone = self.plan("--box", self.box, host_memory="1MiB", commit_every="1h", **flags)
+        planned = self.plan("--box", self.box, host_memory="1MiB", commit_every=3, **flags)
+        link = planned["links"]["nvme_write"]
+        self.assertFalse(alone["drive_life"]["commits"])
+        self.assertEqual(alone["drive_life"]["step_bytes"], link["planned_step_bytes"])
+        self.assertTrue(planned["drive_life"]["commits"])
+        # Of three steps from one commit to the next, two are no steady ones.
+        third = (link["commit_bytes"] + link["first_step_bytes"] + link["second_step_bytes"] +
+                 link["planned_step_bytes"]) / 3
+        self.assertAlmostEqual(planned["drive_life"]["step_bytes"], third, delta=1)
+        self.assertAlmostEqual(planned["drive_life"]["steps"] * third, 600e9, delta=1e6)
+
+    def test_a_peak_is_said_to_be_a_best_case(self):
+        self.assertIn("best case", " ".join(self.box_plan()["notes"]))
+        self.box.write_text(BOX.replace('compute = "1TFLOP/s"', 'compute = "1TFLOP/s"\nreached = 0.5'))
+        self.assertNotIn("best case", " ".join(self.box_plan()["notes"]))
+
     def test_contradictions_are_refused_by_line(self):
         for old, new, line, text in (
                 ('to = "1GB/s"', 'to = "-1GB/s"', 6, "device.to"),
@@ -178,6 +197,8 @@ class Boxes(Planned):
                 ('read = "2GB/s"', 'raed = "2GB/s"', 13, "Did you mean nvme.read"),
                 ('read = "2GB/s"', 'read = "2GB/s"\nduplex = "9GB/s"', 14, "duplex"),
                 ('latency = "5us"', 'latency = "5"', 18, "latency"),
+                ('source = "assumed"', 'source = 3', 2, "source must be a text"),
+                ('read = "2GB/s"', 'read = "9999999999GB/s"', 13, "at most"),
                 ('memory = "64MiB"', 'memory = "64Mib"', 9, "host.memory"),
                 ('memory = "64MiB"', 'memory = [1]', 9, "host.memory"),
                 ('read = "2GB/s"\n', '', 12, "nvme.read"),
@@ -224,6 +245,11 @@ class Ranks(Planned):
         self.assertEqual(text.count("<circle"), 13)
         self.assertIsNone(re.search(r"(src|href)=", text))  # nothing is fetched
 
+    def test_a_page_that_cannot_be_written_is_said(self):
+        done = run("plan", *self.flags(host_memory=None), "--box", self.box, "--ranks", "1..2", "--html", self.folder)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("another file with --html", done.stderr)
+
     def test_wrong_words_are_refused(self):
         for words, text in ((("--ranks", "4..2"), "below the first"), (("--ranks", "0"), "--ranks"),
                             (("--ranks", "x"), "--ranks"), (("--html", "a.html"), "--html needs --ranks"),
@@ -247,6 +273,44 @@ class Search(Planned):
             if done.returncode == 0:
                 best = max(best, json.loads(done.stdout)["time"]["tokens_per_s"])
         self.assertEqual(found[0]["tokens_per_s"], best)
+
+    def test_the_best_split_of_one_memory(self):
+        # The device's link is slow, and of the splits that are tried only 6/8 of the sum hold all of the state.
+        flags = {"device": "emulated", "device_memory": "640KiB", "host_memory": "2432KiB", "link_rate": "20MB/s"}
+        found = self.plan("--probe", "--search", **flags)["search"]
+        self.assertEqual({c["device_memory"] + c["host_memory"] for c in found}, {3 << 20})
+        self.assertEqual({c["device_memory"] >> 10 for c in found}, {640, 384, 768, 1536, 2304})
+        self.assertEqual(found[0]["device_memory"], 2304 << 10)
+        others = [c["tokens_per_s"] for c in found if c["device_memory"] != 2304 << 10]
+        self.assertLess(max(others), found[0]["tokens_per_s"])
+        # What was probed holds for this micro-batch and recomputation: the best and the runner-up of these, alone.
+        for c in [c for c in found if c["batch"] == 2 and c["recompute"] == "layer"][:2]:
+            alone = self.plan(**{**flags, "device_memory": c["device_memory"], "host_memory": c["host_memory"],
+                                 "chunk_size": c["chunk_size"]})
+            self.assertEqual(alone["time"]["tokens_per_s"], c["tokens_per_s"])
+
+    def test_a_box_keeps_the_limit_of_each_tier(self):
+        found = self.box_plan("--search", device_memory="1MiB")
+        self.assertEqual({(c["device_memory"], c["host_memory"]) for c in found["search"]}, {(1 << 20, 64 << 20)})
+
+    def test_a_global_batch_is_kept(self):
+        found = self.box_plan("--search", global_batch_size=4)["search"]
+        self.assertEqual({c["batch"] for c in found}, {1, 2, 4})
+        for c in found:
+            self.assertEqual(c["batch"] * c["accumulate"], 4)
+
+    def test_the_host_memory_that_suffices_keeps_the_rate_and_less_does_not(self):
+        changes = {"device_memory": "1MiB", "batch_size": 2}
+        found = self.box_plan("--search", **changes)
+        best, least = found["search"][0], found["search_least_host_memory"]
+        self.assertLess(least, 64 << 20)
+        flags = {"device_memory": "1MiB", "batch_size": best["batch"], "chunk_size": best["chunk_size"],
+                 "recompute": best["recompute"]}
+        enough = self.plan("--box", self.box, host_memory=least, **flags)["time"]["tokens_per_s"]
+        self.assertGreaterEqual(enough, 0.99 * best["tokens_per_s"])
+        done = run("plan", *self.flags(host_memory=least - (4 << 20), **flags), "--box", self.box, "--json")
+        if done.returncode == 0:
+            self.assertLess(json.loads(done.stdout)["time"]["tokens_per_s"], 0.99 * best["tokens_per_s"])
 
     def test_why_the_next_lost_is_said(self):
         done = run("plan", *self.flags(host_memory=None), "--box", self.box, "--search")
