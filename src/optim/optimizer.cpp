@@ -253,15 +253,18 @@ void Optimizer::flush() {
 
 /// One chunk behind the updates, which go on meanwhile.
 void Optimizer::flush_to_host() {
-  const std::size_t chunks = impl_->chunks.size();
-  for (std::size_t c = 0; c <= chunks; ++c) {
-    if (c < chunks) impl_->apply(ChunkId(c));
-    if (c > 0) impl_->bring_down(ChunkId(c - 1));
+  ChunkId updated;
+  for (std::size_t c = 0; c < impl_->chunks.size(); ++c) {
+    const bool pending = impl_->chunks[c].update_pending;
+    impl_->apply(ChunkId(c));
+    if (updated.valid()) impl_->bring_down(updated);
+    updated = pending ? ChunkId(c) : ChunkId();
   }
+  if (updated.valid()) impl_->bring_down(updated);
 }
 
 void Optimizer::Impl::bring_down(ChunkId id) {
-  if (chunks[id.value].trainable == 0 || update_tier(id) == Tier::host) return;
+  if (update_tier(id) == Tier::host) return;
   for (const int plane : {planes.weight, planes.residue, planes.moment1, planes.moment2}) {
     if (plane < 0) continue;
     Pin pin = blocks.pin(block(id, plane), Tier::host, AccessKind::read);

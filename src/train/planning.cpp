@@ -258,7 +258,7 @@ Prepared plan_for(StepCode code, const LeastBudget& least, const TrainOptions& o
   plan.device_updates = code.device_updates;
   const std::uint64_t most_room = in_flight_room(code, plan.budgets, with_updates);
   prepared.code = std::move(code);
-  plan_memory(prepared, most_room, with_updates, options.lru);
+  plan_memory(prepared, most_room, with_updates, options);
   place_planes(prepared.code, plan);
   return prepared;
 }

@@ -57,48 +57,61 @@ std::uint64_t most_out_of_time(const Prepared& planned, Tier tier) {
   return most;
 }
 
-bool is_much(std::uint64_t out_of_time, std::uint64_t used) { return out_of_time >= used / 2; }
-
-std::uint64_t little_room(const std::vector<BlockSpec>& blocks, std::uint64_t budget, std::uint64_t frame_bytes) {
-  return std::max(round_up(largest_durable(blocks), frame_bytes),
-                  budget / (kSmallPart + 1) / frame_bytes * frame_bytes);
+/// How much moves out of its time, beside what is used: nothing; less than half of it; more.
+enum Traffic : std::uint8_t { kNone, kLittle, kMuch };
+Traffic traffic_of(std::uint64_t out_of_time, std::uint64_t used) {
+  return out_of_time == 0 ? kNone : out_of_time < used / 2 ? kLittle : kMuch;
 }
 
-/// Where a step moves much, all the room that transfers may take pays. Elsewhere what lies there all the time does.
+/// Room of a whole budget for transfers. Where much moves, all that they may take pays; elsewhere what lies there all
+/// the time does. What is used then leaves at least as much as take_what_is_used asks for.
+std::uint64_t room_of(Traffic traffic, const std::vector<BlockSpec>& blocks, std::uint64_t budget,
+                      std::uint64_t frame_bytes, std::uint64_t most_room) {
+  if (traffic == kMuch) return most_room;
+  const std::uint64_t part = budget / (kSmallPart + 1) / frame_bytes * frame_bytes;
+  return std::min(most_room, traffic == kNone ? part : std::max(part, round_up(largest_durable(blocks), frame_bytes)));
+}
+
+/// With the least room that is enough for what then moves.
 void plan_step(Prepared& planned, std::uint64_t most_room) {
   const Budgets& budgets = planned.plan.budgets;
-  for (const Tier tier : {Tier::device, Tier::host})
-    planned.in_flight_bytes[static_cast<int>(tier)] =
-        std::min(most_room, little_room(planned.code.blocks, budgets.of(tier), budgets.frame_bytes));
+  Traffic expected[2] = {kNone, kNone};
+  const auto room = [&](Tier tier) {
+    return room_of(expected[static_cast<int>(tier)], planned.code.blocks, budgets.of(tier), budgets.frame_bytes,
+                   most_room);
+  };
   for (bool again = true; again;) {
+    for (const Tier tier : {Tier::device, Tier::host}) planned.in_flight_bytes[static_cast<int>(tier)] = room(tier);
     planned.plan.plan = make_plan(plan_input(planned, planned.code.step, {}));
     again = false;
     for (const Tier tier : {Tier::device, Tier::host}) {
-      std::uint64_t& room = planned.in_flight_bytes[static_cast<int>(tier)];
+      const auto t = static_cast<std::size_t>(tier);
       const std::uint64_t moved = out_of_time(steady_pass(planned), planned.code.blocks, tier);
-      if (room == most_room || !is_much(moved, planned.plan.plan.peak_bytes[static_cast<int>(tier)])) continue;
-      room = most_room;
-      again = true;
+      expected[t] = std::max(expected[t], traffic_of(moved, planned.plan.plan.peak_bytes[t]));
+      again = again || room(tier) != planned.in_flight_bytes[t];
     }
   }
 }
 
-void take_what_is_used(Prepared& planned, std::uint64_t most_room, const LeastBudget& least) {
+/// `in_order`: work is done as it is issued, so nothing is in use longer than planned but for transfers.
+void take_what_is_used(Prepared& planned, std::uint64_t most_room, const LeastBudget& least, bool in_order) {
   Budgets& budgets = planned.plan.budgets;
   for (const Tier tier : {Tier::device, Tier::host}) {
     const auto t = static_cast<std::size_t>(tier);
     std::uint64_t& budget = tier == Tier::device ? budgets.device_bytes : budgets.host_bytes;
     const std::uint64_t used = std::max(planned.plan.plan.peak_bytes[t], planned.cycle.plan.peak_bytes[t]);
     const std::uint64_t moves = most_out_of_time(planned, tier);
-    const std::uint64_t few = std::max({largest_durable(planned.code.blocks), used / kSmallPart, moves / kAtOnce});
-    const std::uint64_t room = is_much(moves, used) ? most_room : std::min(most_room, few);
-    const std::uint64_t taken = std::max(round_up(used + room, budgets.frame_bytes),
-                                         tier == Tier::device ? least.device_bytes : least.host_bytes);
+    const Traffic traffic = traffic_of(moves, used);
+    std::uint64_t room = std::max(used / kSmallPart, moves / kAtOnce);
+    if (traffic == kLittle) room = std::max(room, largest_durable(planned.code.blocks));
+    room = round_up(traffic == kMuch ? most_room : std::min(most_room, room), budgets.frame_bytes);
+    const std::uint64_t taken = std::max(used + room, tier == Tier::device ? least.device_bytes : least.host_bytes);
     if (taken < budget) {
       budget = taken;
-      planned.in_flight_bytes[t] = round_up(room, budgets.frame_bytes);
+      planned.in_flight_bytes[t] = room;
     }
-    planned.used_bytes[t] = std::min(budget, round_up(used + std::max(room, moves), budgets.frame_bytes));
+    const std::uint64_t late = round_up(moves, budgets.frame_bytes);
+    planned.used_bytes[t] = std::min(budget, used + (in_order ? late : std::max(room, late)));
   }
 }
 
@@ -106,24 +119,31 @@ void take_what_is_used(Prepared& planned, std::uint64_t most_room, const LeastBu
 
 std::uint64_t device_link_bytes(const StepCode& code, const Budgets& budgets, std::uint64_t most_room) {
   PlanInput input{.trace = &code.step, .blocks = &code.blocks, .budgets = budgets, .rates = {}};
-  for (const std::uint64_t room :
-       {std::min(most_room, little_room(code.blocks, budgets.device_bytes, budgets.frame_bytes)), most_room}) {
-    input.in_flight_bytes[0] = room;
-    const std::optional<DeviceLinks> links = plan_device_links(input);
+  Pass pass{&code.step, {}};
+  std::optional<DeviceLinks> links;
+  Traffic expected = kNone;
+  for (bool again = true; again;) {
+    const auto room = [&] {
+      return room_of(expected, code.blocks, budgets.device_bytes, budgets.frame_bytes, most_room);
+    };
+    input.in_flight_bytes[0] = room();
+    links = plan_device_links(input);
     if (!links) return UINT64_MAX;
-    Pass pass{&code.step, {}};
     pass.moved.bytes[static_cast<int>(Link::host_to_device)] = links->up_bytes;
     pass.moved.bytes[static_cast<int>(Link::device_to_host)] = links->down_bytes;
-    if (room == most_room || !is_much(out_of_time(pass, code.blocks, Tier::device), links->peak_bytes))
-      return links->up_bytes + links->down_bytes;
+    expected = std::max(expected, traffic_of(out_of_time(pass, code.blocks, Tier::device), links->peak_bytes));
+    again = room() != input.in_flight_bytes[0];
   }
-  return UINT64_MAX;
+  return links->up_bytes + links->down_bytes;
 }
 
-void plan_memory(Prepared& planned, std::uint64_t most_room, const LeastBudget& least, bool whole_budget) {
+void plan_memory(Prepared& planned, std::uint64_t most_room, const LeastBudget& least, const TrainOptions& options) {
   plan_step(planned, most_room);
   planned.cycle = plan_commit(planned.code, plan_input(planned, planned.code.step, {}), planned.plan.plan);
-  if (!whole_budget) return take_what_is_used(planned, most_room, least);
+  if (!options.lru) {
+    const bool in_order = options.device == DeviceKind::cpu && options.shards.count == 1;
+    return take_what_is_used(planned, most_room, least, in_order);
+  }
   for (const Tier tier : {Tier::device, Tier::host})
     planned.used_bytes[static_cast<int>(tier)] = planned.plan.budgets.of(tier);
 }

@@ -13,7 +13,8 @@ std::uint64_t largest_durable(const std::vector<BlockSpec>& blocks);
 std::uint64_t device_link_bytes(const StepCode& code, const Budgets& budgets, std::uint64_t most_room);
 
 /// Fills in plan, cycle, room for transfers and what is used, for code and budgets of `planned`; budgets become what is
-/// taken of them unless the whole is. `most_room`: for transfers; `least`: below which no budget goes.
-void plan_memory(Prepared& planned, std::uint64_t most_room, const LeastBudget& least, bool whole_budget);
+/// taken of them (LRU, which is there to compare, takes all). `most_room`: for transfers; `least`: below which no
+/// budget goes.
+void plan_memory(Prepared& planned, std::uint64_t most_room, const LeastBudget& least, const TrainOptions& options);
 
 }  // namespace transload

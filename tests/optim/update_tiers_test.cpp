@@ -196,3 +196,26 @@ TEST_CASE("what is updated on a device that holds it does not leave it, nor come
   CHECK(rig.to_device_bytes() == up);
   CHECK(rig.to_host_bytes() == 0);
 }
+
+TEST_CASE("for a commit what a device has updated comes to host memory once, and nothing where nothing was pending") {
+  Case c;
+  c.tiers.assign(chunks_of({}), Tier::device);
+  Rig rig(c);
+  rig.optimizer.flush_to_host();
+  rig.settle();
+  CHECK(rig.to_host_bytes() == 0);
+  rig.step(1);
+  rig.step(2);
+  rig.optimizer.flush_to_host();
+  rig.settle();
+  std::uint64_t updated = 0;
+  for (std::size_t b = 0; b < rig.layout.blocks().size(); ++b) {
+    const BlockSpec& block = rig.layout.blocks()[b];
+    const bool frozen = rig.layout.chunk(rig.layout.chunk_of(BlockId(b))).frozen;
+    updated += block.durable && !frozen ? block.bytes : 0;
+  }
+  CHECK(rig.to_host_bytes() == updated);
+  rig.optimizer.flush_to_host();
+  rig.settle();
+  CHECK(rig.to_host_bytes() == updated);
+}
