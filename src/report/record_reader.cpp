@@ -14,6 +14,24 @@ namespace transload::report {
 namespace {
 
 constexpr std::uint64_t kKnownFormat = 1;
+constexpr int kMostDepth = 32;  // a run nests its lines only a few deep
+
+/// True of a line nested so deep that walking over it could overflow the stack: no run writes such.
+bool too_deep(std::string_view text) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size() && depth <= kMostDepth; ++i) {
+    const char c = text[i];
+    if (quoted && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (!quoted) {
+      depth += (c == '{' || c == '[') ? 1 : (c == '}' || c == ']') ? -1 : 0;
+    }
+  }
+  return depth > kMostDepth;
+}
 
 class Reading {
  public:
@@ -66,6 +84,7 @@ class Reading {
   }
 
   void parse(std::string_view text) {
+    if (too_deep(text)) return garbled();
     Json line = Json::parse(text, nullptr, false);
     if (!line.is_object() || !line.contains("event") || !line["event"].is_string()) return garbled();
     const std::string event = line["event"].get<std::string>();

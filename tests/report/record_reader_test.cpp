@@ -132,6 +132,23 @@ TEST_CASE("garbled lines are counted, the first is named, and the rest is read")
   CHECK_THAT(m.facts.missing()[0], Catch::Contains("2 lines could not be read (the first is line 9)"));
 }
 
+TEST_CASE("a line nested a million deep is garbled, the rest is read") {
+  constexpr std::size_t kDeep = 1'000'000;
+  std::string objects = R"({"event":"run","x":)", arrays = objects;
+  for (std::size_t i = 0; i < kDeep; ++i) objects += R"({"a":)";
+  objects += "1" + std::string(kDeep + 1, '}') + "\n";
+  arrays += std::string(kDeep, '[') + std::string(kDeep, ']') + "}\n";
+  // brackets within a text are no depth
+  const std::string text = R"({"event":"note","text":"\")" + std::string(100, '[') + "\"}\n";
+  const Folder folder;
+  const RunModel m =
+      read_model(folder.write("record.jsonl", kHeader + objects + arrays + text + step(1, 9, 1) + kEnd), 0);
+  CHECK(m.facts.garbled == 2);
+  CHECK(m.facts.first_garbled == 2);
+  CHECK(m.notes.size() == 1);
+  CHECK(m.totals.steps == 1);
+}
+
 TEST_CASE("other versions: unknown events and newer formats are said, older lines do") {
   std::string text = whole_record();
   text.replace(text.find("\"format\":1"), 10, "\"format\":2");
