@@ -47,6 +47,14 @@ std::int32_t small(std::optional<std::int64_t> v) {
   return v && *v >= 0 && *v <= INT32_MAX ? static_cast<std::int32_t>(*v) : -1;
 }
 
+constexpr std::int64_t kMostTime = INT64_MAX / 4;  // 73 years in ns: differences and sums of two stay in range
+
+/// A time or a duration; one beyond any run's is none.
+std::optional<std::int64_t> time_of(const FlatLine& line, const char* key) {
+  const auto ns = line.whole(key);
+  return ns && *ns >= -kMostTime && *ns <= kMostTime ? ns : std::nullopt;
+}
+
 bool truth_of(const Json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_boolean() && found->get<bool>();
@@ -76,7 +84,7 @@ bool parse_access(const FlatLine& line, AccessLine& access) {
   const std::int32_t tick = small(line.whole("tick")), block = small(line.whole("block"));
   const auto tier = tier_named(line.text("tier"));
   const auto kind = kind_named(line.text("kind"));
-  const auto start = line.whole("start_ns"), wait = line.whole("wait_ns");
+  const auto start = time_of(line, "start_ns"), wait = time_of(line, "wait_ns");
   if (tick < 0 || block < 0 || !tier || !kind || !start) return false;
   access = {.start_ns = *start,
             .wait_ns = wait.value_or(0),
@@ -92,7 +100,7 @@ bool parse_access(const FlatLine& line, AccessLine& access) {
 
 bool parse_span(const FlatLine& line, StepEvents& events, SpanLine& span) {
   const auto lane = lane_named(line.text("lane"));
-  const auto begin = line.whole("begin_ns"), end = line.whole("end_ns");
+  const auto begin = time_of(line, "begin_ns"), end = time_of(line, "end_ns");
   if (!lane || !begin || !end || *end < *begin) return false;
   const auto name = line.text("name");
   span = {.begin_ns = *begin, .end_ns = *end, .lane = static_cast<std::uint8_t>(*lane)};
@@ -106,7 +114,7 @@ bool parse_span(const FlatLine& line, StepEvents& events, SpanLine& span) {
 
 bool parse_wait(const FlatLine& line, WaitLine& wait) {
   const auto lane = lane_named(line.text("lane"));
-  const auto begin = line.whole("begin_ns"), end = line.whole("end_ns");
+  const auto begin = time_of(line, "begin_ns"), end = time_of(line, "end_ns");
   const auto cause = cause_named(line.text("cause"));
   if (!lane || !begin || !end || *end < *begin || !cause) return false;
   wait = {.begin_ns = *begin, .end_ns = *end, .lane = static_cast<std::uint8_t>(*lane), .cause = *cause};
@@ -118,7 +126,7 @@ bool parse_wait(const FlatLine& line, WaitLine& wait) {
 
 bool parse_memory(const FlatLine& line, MemoryLine& memory) {
   const auto tier = tier_named(line.text("tier"));
-  const auto at = line.whole("at_ns"), used = line.whole("used");
+  const auto at = time_of(line, "at_ns"), used = line.whole("used");
   if (!tier || !at || !used || *used < 0) return false;
   memory = {.at_ns = *at, .used = static_cast<std::uint64_t>(*used), .tier = *tier};
   line.each_whole([&](std::string_view key, std::int64_t bytes) {
@@ -130,7 +138,7 @@ bool parse_memory(const FlatLine& line, MemoryLine& memory) {
 
 bool parse_step(const Json& line, StepLine& step) {
   step = {.step = whole_of(line, "step"), .tokens = whole_of(line, "tokens"), .wall_ns = whole_of(line, "wall_ns")};
-  if (step.step == 0) return false;
+  if (step.step == 0 || step.wall_ns > static_cast<std::uint64_t>(kMostTime)) return false;
   step.compute_ns = whole_of(line, "compute_ns");
   step.update_ns = whole_of(line, "update_ns");
   step.wait_ns = whole_of(line, "wait_ns");

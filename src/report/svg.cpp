@@ -75,6 +75,7 @@ std::vector<double> ticks_to(double most, int count) {
 }
 
 std::vector<AxisLabel> time_labels(double seconds) {
+  if (!(seconds > 0)) return {{0, "0 ms"}};
   std::vector<AxisLabel> out;
   const double scale = seconds < 1 ? 1000 : 1;
   for (const double at : ticks_to(seconds * scale, 5))

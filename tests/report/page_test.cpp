@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -47,6 +48,21 @@ TEST_CASE("pages of records that hold little are whole") {
     CHECK_FALSE(text_page(report).empty());
     CHECK_FALSE(text_comparison(report, report).empty());
   }
+}
+
+TEST_CASE("times that no run has are garbled, and a step of no time draws no NaN") {
+  constexpr long kFar = std::numeric_limits<long>::max();
+  const Folder folder;
+  folder.write("record.jsonl", kHeader + span(1, "nvme_read", -kFar, kFar) + wait(1, "issue", "room", -kFar, 5) +
+                                   access(1, 0, 0, "device", kFar, 1, "hit") + memory(1, "host", -kFar, 1, 1) +
+                                   step(1, kFar, 1) + span(2, "nvme_read", 0, 100) + memory(2, "host", 5, 1, 1) +
+                                   step(2, 0, 1) + kEnd);
+  const Report report = read_report(folder.path());
+  CHECK(report.first().facts.garbled == 5);
+  CHECK(report.first().totals.steps == 1);
+  const std::string page = html_page(report, nullptr);
+  CHECK_THAT(page, Catch::Contains("memory over the step"));
+  CHECK_THAT(page, !Catch::Contains("nan"));
 }
 
 TEST_CASE("ranks' records are found by their names, in order; other files are not") {
