@@ -17,17 +17,21 @@ Trace RecordingAccess::take_trace() {
   return tracer_.take();
 }
 
-Pin RecordingAccess::pin(BlockId block, Tier tier, AccessKind kind) {
+Pin RecordingAccess::noted_pin(BlockId block, Tier tier, AccessKind kind) {
   const std::uint64_t asked_ns = host_clock_ns();
   Pin pin = inner_.pin(block, tier, kind);
-  if (events_.size() < events_.capacity())
-    events_.push_back({.start_ns = asked_ns - step_start_ns_,
-                       .wait_ns = host_clock_ns() - asked_ns,
-                       .block = block,
-                       .tier = tier,
-                       .kind = kind,
-                       .found = pin.found,
-                       .ready = pin.ready.done()});
+  events_.push_back({.start_ns = asked_ns - step_start_ns_,
+                     .wait_ns = host_clock_ns() - asked_ns,
+                     .block = block,
+                     .tier = tier,
+                     .kind = kind,
+                     .found = pin.found,
+                     .ready = pin.ready.done()});
+  return pin;
+}
+
+Pin RecordingAccess::pin(BlockId block, Tier tier, AccessKind kind) {
+  Pin pin = events_.size() < events_.capacity() ? noted_pin(block, tier, kind) : inner_.pin(block, tier, kind);
   if (tracing_) held_.emplace_back(block, tracer_.access(block, tier, kind));
   return pin;
 }

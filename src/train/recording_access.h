@@ -30,6 +30,7 @@ class RecordingAccess final : public BlockAccess {
   void rethrow_if_failed() const override { inner_.rethrow_if_failed(); }
 
  private:
+  Pin noted_pin(BlockId block, Tier tier, AccessKind kind);
   BlockAccess& inner_;
   std::uint64_t step_start_ns_ = 0;
   std::vector<AccessEvent> events_;

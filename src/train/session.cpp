@@ -14,13 +14,13 @@ namespace {
 
 constexpr std::size_t kMostEvents = 1 << 18;  // of one step, in the record
 
-EngineOptions engine_options(const TrainOptions& options, const Budgets& budgets, Device* device, Timeline& timeline) {
+EngineOptions engine_options(const TrainOptions& options, const Budgets& budgets, Device* device, Timeline* timeline) {
   return {.device_bytes = budgets.device_bytes,
           .host_bytes = budgets.host_bytes,
           .frame_bytes = budgets.frame_bytes,
           .device = device,
           .lru = options.lru,
-          .timeline = &timeline};
+          .timeline = timeline};
 }
 
 }  // namespace
@@ -38,10 +38,11 @@ Session::Session(const TrainOptions& options, const Prepared& prepared, const In
   if (stores_ != nullptr) open_store(resume.has_value(), observer);
   const Budgets& budgets = prepared.plan.budgets;
   measure_links();
-  engine_ = std::make_unique<Engine>(prepared.code.blocks, engine_options(options, budgets, make_device(), timeline_),
+  engine_ = std::make_unique<Engine>(prepared.code.blocks, engine_options(options, budgets, make_device(), noted()),
                                      store_.get());
   note_host_memory(observer);
-  access_ = std::make_unique<RecordingAccess>(*engine_, std::min(kMostEvents, 2 * prepared.code.step.accesses.size()));
+  const std::size_t accesses = options.record_events ? 2 * prepared.code.step.accesses.size() : 0;
+  access_ = std::make_unique<RecordingAccess>(*engine_, std::min(kMostEvents, accesses));
   make_streams();
   optimizer_ = std::make_unique<Optimizer>(
       *prepared.code.layout, *access_, *compute_, *host_,
@@ -120,14 +121,14 @@ void Session::make_streams() {
   };
   compute_inner_ = accelerator_ != nullptr ? accelerator_->make_compute_stream() : make();
   host_inner_ = make();
-  compute_ = std::make_unique<BusyStream>(*compute_inner_, Lane::compute, &timeline_);
-  host_ = std::make_unique<BusyStream>(*host_inner_, Lane::host, &timeline_);
+  compute_ = std::make_unique<BusyStream>(*compute_inner_, Lane::compute, noted());
+  host_ = std::make_unique<BusyStream>(*host_inner_, Lane::host, noted());
   // One rank has no collectives; several run them beside computation.
   if (communicator_.size() == 1) comm_inner_ = std::make_unique<InlineStream>();
   if (communicator_.size() > 1)
     comm_inner_ =
         options_.comm_tier == Tier::device ? accelerator_->make_comm_stream() : std::make_unique<QueueStream>();
-  comm_ = std::make_unique<BusyStream>(*comm_inner_, Lane::comm, &timeline_);
+  comm_ = std::make_unique<BusyStream>(*comm_inner_, Lane::comm, noted());
 }
 
 void Session::begin_state(const std::optional<ResumePoint>& resume, const Observer& observer) {

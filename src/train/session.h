@@ -67,6 +67,8 @@ class Session {
   void close();
 
  private:
+  /// Where events are noted; null: nowhere.
+  Timeline* noted() { return options_.record_events ? &timeline_ : nullptr; }
   void open_store(bool resumed, const Observer& observer);
   void go_on(const ResumePoint& resume, const Observer& observer);
   Device* make_device();

@@ -68,6 +68,7 @@ struct TrainOptions {
   CommitEvery commit_every;
   bool durable = true;
   std::uint64_t export_every = 0;
+  bool record_events = true;  ///< false: to measure what recording costs; no flag, no key
 };
 
 /// What a run is about to do; made without taking memory. The texts of `transload plan` and of the start come from it.
