@@ -2,8 +2,9 @@
 // for the first three steps and each hundredth. The limit: 1 % of a step.
 //   bench_recording [ROUNDS [PART-OF-A-SETTING'S-NAME]]
 // Twice: what one event costs in a loop of its own, times the events of a step; and the same small model trained with
-// and without recording in turn, each round one run of either. A step is timed from the end of the last one, so that
-// lines written after it count. The engine's sums of memory by use are kept in both.
+// and without recording in turn, each round one run with it and two without, which show what equal runs differ by. A
+// step is timed from the end of the last one, so that lines written after it count. The engine's sums of memory by use
+// are kept in both.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -57,10 +58,10 @@ struct Costs {
   }
 };
 
-double median(std::vector<double> all) {
-  if (all.empty()) return 0;
-  std::nth_element(all.begin(), all.begin() + static_cast<long>(all.size() / 2), all.end());
-  return all[all.size() / 2];
+/// `part` of them are smaller.
+double quantile(std::vector<double> all, double part) {
+  std::sort(all.begin(), all.end());
+  return all[static_cast<std::size_t>(static_cast<double>(all.size() - 1) * part)];
 }
 
 /// The quickest of some passes, a call.
@@ -152,6 +153,7 @@ TrainOptions options_of(const Setting& s, const TempFolder& folder) {
   o.shape = {.batch = s.batch, .length = s.length, .accumulate = 1, .recompute = Recompute::layer};
   o.steps = kSteps;
   o.chunk_size = s.chunk;
+  o.threads = 1;  // whatever else the machine does has processors of its own
   o.host_memory = 1 * GiB;
   if (s.budget == 0) return o;
   const RunPlan plan = Trainer(o, {}).plan();
@@ -160,7 +162,8 @@ TrainOptions options_of(const Setting& s, const TempFolder& folder) {
   return o;
 }
 
-/// Medians, s: of planned steps whose events are written, and of those whose are not.
+/// The quicker ones, which others disturbed least, s: of planned steps whose events are written, and of those whose are
+/// not.
 struct StepTimes {
   double written = 0, unwritten = 0;
 };
@@ -180,7 +183,7 @@ StepTimes train(TrainOptions o, bool record) {
   Trainer trainer(o, observer);
   const std::atomic<int> interrupt{0};
   trainer.run(interrupt);
-  return {*std::min_element(written.begin(), written.end()), median(unwritten)};
+  return {quantile(written, 0), quantile(unwritten, 0.25)};
 }
 
 /// Of the last step with events in the record of the run before.
@@ -207,10 +210,8 @@ std::string percent(double part) {
 
 /// "+0.12 % (quartiles -0.50 and +0.70)".
 std::string ratios(const std::vector<double>& all) {
-  std::vector<double> sorted = all;
-  std::sort(sorted.begin(), sorted.end());
-  const auto at = [&](std::size_t quarter) { return 100 * (sorted[(sorted.size() - 1) * quarter / 4] - 1); };
-  return fmt::format("{:+.2f} % (quartiles {:+.2f} and {:+.2f})", at(2), at(1), at(3));
+  const auto at = [&](double part) { return 100 * (quantile(all, part) - 1); };
+  return fmt::format("{:+.2f} % (quartiles {:+.2f} and {:+.2f})", at(0.5), at(0.25), at(0.75));
 }
 
 /// Of each round: on against off, and off against off, which shows what equal runs differ by.
@@ -243,7 +244,7 @@ void measure(const Setting& s, int rounds, const Costs& costs) {
   write_inputs(s, folder);
   const Rounds r = run_rounds(options_of(s, folder), rounds);
   const Events& e = r.events;
-  const double step = median(r.step_s), noted_ns = costs.of(e), lines = e.count() - e.joined;
+  const double step = quantile(r.step_s, 0.5), noted_ns = costs.of(e), lines = e.count() - e.joined;
   const double line_ns = measure_line(e, folder.path("lines")), lines_part = lines * line_ns * 1e-9 / step;
   fmt::print(
       "{}: a step of {:.2f} ms; {:.0f} events, {:.0f} accesses, {:.0f} spans of {:.0f} tasks, {:.0f} waits, {:.0f} of "
