@@ -27,7 +27,7 @@ td:first-child,th{color:var(--soft);font-weight:400}
 td i{display:inline-block;width:.75em;height:.75em;margin-right:.5em}
 svg{display:block;width:100%;background:var(--panel)}
 svg.parts{height:2.6rem}
-.plot{display:grid;grid-template-columns:4.6rem 1fr;margin:.3rem 1.5rem .3rem 0}
+.plot{display:grid;grid-template-columns:4.6rem 1fr;margin:.7rem 1.5rem .3rem 0}
 .plot>svg{height:14rem}
 .plot>.axis{grid-column:2}
 .scale{position:relative;font-size:.75rem;color:var(--soft)}
@@ -35,6 +35,7 @@ svg.parts{height:2.6rem}
 .axis{position:relative;height:1.3rem;font-size:.75rem;color:var(--soft)}
 .axis span{position:absolute;transform:translateX(-50%);white-space:nowrap}
 .axis span:first-child{transform:none}
+.axis .end{transform:translateX(-100%)}
 .lane{display:grid;grid-template-columns:8rem 1fr;align-items:center;margin:2px 0}
 .lane>span{font-size:.8rem;color:var(--soft);position:sticky;left:0;background:var(--back);z-index:1;white-space:nowrap}
 .lane>svg{height:1.5rem}

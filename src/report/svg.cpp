@@ -94,8 +94,9 @@ std::vector<AxisLabel> size_labels(std::uint64_t bytes) {
 
 std::string axis(const std::vector<AxisLabel>& labels) {
   std::string out = "<div class=\"axis\">";
-  for (const AxisLabel& label : labels)
-    out += fmt::format("<span style=\"left:{:.2f}%\">{}</span>", 100 * label.share, escaped(label.text));
+  for (const AxisLabel& label : labels)  // near the right edge they end where they would else be cut
+    out += fmt::format("<span{} style=\"left:{:.2f}%\">{}</span>", label.share > 0.95 ? " class=\"end\"" : "",
+                       100 * label.share, escaped(label.text));
   return out + "</div>";
 }
 

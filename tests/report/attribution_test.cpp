@@ -89,7 +89,7 @@ TEST_CASE("what a link does behind a processor costs nothing until it is more th
 
 std::string rank_record(long wall, long first_collective, long second_collective) {
   return kHeader + work(2, "comm", "gather", 0, first_collective) +
-         work(2, "comm", "gather", 200, 200 + second_collective) + work(2, "compute", "layer forward", 300, 400) +
+         work(2, "comm", "gather", 200, 200 + second_collective, 1) + work(2, "compute", "layer forward", 300, 400) +
          step(2, wall, 1) + kEnd;
 }
 
@@ -110,6 +110,23 @@ TEST_CASE("ranks: slowest, spread, and who is waited for") {
   CHECK(table.collectives[0].count == 2);
   CHECK(table.collectives[0].most_skew_s == Approx(70e-9).epsilon(1e-9));
   CHECK(table.collectives[0].waited_s == Approx(200e-9).epsilon(1e-9));
+}
+
+std::string of_chunk(int chunk, long begin, long end) { return work(2, "comm", "sum", begin, end, chunk); }
+
+TEST_CASE("ranks: what one of them does in more pieces is one collective") {
+  const std::string end = work(2, "compute", "layer forward", 300, 400) + step(2, 1000, 1) + kEnd;
+  const std::string whole = of_chunk(0, 0, 100) + of_chunk(1, 100, 150),
+                    other = of_chunk(1, 0, 100) + of_chunk(0, 100, 150);
+  const std::string pieces = of_chunk(0, 0, 20) + of_chunk(0, 30, 50) + of_chunk(1, 100, 180);
+  const RankTable table = compare_ranks({model_of(kHeader + whole + end), model_of(kHeader + pieces + end)});
+  CHECK(table.missing.empty());
+  REQUIRE(table.collectives.size() == 1);
+  CHECK(table.collectives[0].count == 2);
+  CHECK(table.ranks[0].waited_for_others_s == Approx(60e-9).epsilon(1e-9));
+  CHECK(table.ranks[1].waited_for_others_s == Approx(30e-9).epsilon(1e-9));
+  CHECK_THAT(compare_ranks({model_of(kHeader + whole + end), model_of(kHeader + other + end)}).missing,
+             Catch::Contains("same collectives"));
 }
 
 TEST_CASE("ranks whose records do not match are not compared by collective") {

@@ -52,11 +52,11 @@ inline std::string span(int step, const char* lane, long begin, long end, int bl
       "\n",
       step, lane, begin, end, block, bytes);
 }
-inline std::string work(int step, const char* lane, const char* name, long begin, long end) {
+inline std::string work(int step, const char* lane, const char* name, long begin, long end, int index = 0) {
   return fmt::format(
-      R"({{"event":"span","step":{},"lane":"{}","begin_ns":{},"end_ns":{},"name":"{}","tasks":1,"index":0}})"
+      R"({{"event":"span","step":{},"lane":"{}","begin_ns":{},"end_ns":{},"name":"{}","tasks":1,"index":{}}})"
       "\n",
-      step, lane, begin, end, name);
+      step, lane, begin, end, name, index);
 }
 inline std::string wait(int step, const char* lane, const char* cause, long begin, long end, const char* more = "") {
   return fmt::format(R"({{"event":"wait","step":{},"lane":"{}","begin_ns":{},"end_ns":{},"cause":"{}"{}}})"
