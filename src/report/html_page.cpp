@@ -102,6 +102,18 @@ std::string sections(const Report& report, const Report* beside) {
   return out + section(environment_table(m));
 }
 
+/// Flags are not broken behind their dashes.
+std::string sentence_html(const std::string& sentence) {
+  std::string out = escaped(sentence);
+  for (std::size_t at = 0; (at = out.find("--", at)) != std::string::npos;) {
+    const std::size_t end = std::min(out.find_first_of(" ),.;", at), out.size());
+    const std::string flag = fmt::format("<span class=\"flag\">{}</span>", out.substr(at, end - at));
+    out.replace(at, end - at, flag);
+    at += flag.size();
+  }
+  return out;
+}
+
 /// What the sentence says, as exact numbers.
 std::string remedy_values(const Advice& advice) {
   if (!advice.remedy) return "";
@@ -117,7 +129,7 @@ std::string html_page(const Report& report, const Report* beside) {
       "content=\"width=device-width,initial-scale=1\"><link rel=\"icon\" href=\"data:,\"><title>{0}: Transload "
       "report</title>"
       "<style>{1}</style></head><body>\n<h1>{0}</h1>\n<p id=\"advice\"{4}>{2}</p>\n{3}</body></html>\n",
-      escaped(report.run), kPageStyle, escaped(report.advice.sentence), sections(report, beside),
+      escaped(report.run), kPageStyle, sentence_html(report.advice.sentence), sections(report, beside),
       remedy_values(report.advice));
 }
 

@@ -15,6 +15,7 @@ h3{font-size:.95rem;margin:1rem 0 .3rem;color:var(--soft)}
 p{margin:.3rem 0}
 .says,.empty{color:var(--soft);font-size:.9rem}
 #advice{font-size:1.45rem;line-height:1.35;font-weight:600;margin:.4rem 0 1rem}
+#advice .flag{white-space:nowrap}
 nav{font-size:.9rem;margin:.5rem 0}
 nav a{color:inherit;margin-right:.9rem;white-space:nowrap}
 .wide{overflow-x:auto}
