@@ -268,7 +268,7 @@ void Optimizer::Impl::bring_down(ChunkId id) {
   for (const int plane : {planes.weight, planes.residue, planes.moment1, planes.moment2}) {
     if (plane < 0) continue;
     Pin pin = blocks.pin(block(id, plane), Tier::host, AccessKind::read);
-    host.wait(pin.ready);
+    host.wait(pin.ready);  // nobody reads it here; it keeps its room until it has come
     blocks.unpin(std::move(pin), host);
   }
 }

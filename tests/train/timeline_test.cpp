@@ -93,3 +93,22 @@ TEST_CASE("Notes of the plan and bytes of a commit are in the record") {
   CHECK(notes == 1);
   CHECK(commits == 2);
 }
+
+TEST_CASE("Without events a run has the same bits, and a line a step") {
+  TempFolder folder;
+  std::string fingerprint;
+  for (const bool events : {true, false}) {
+    CAPTURE(events);
+    TrainOptions o = options_of(tight(DeviceKind::emulated), folder.path(events ? "with" : "without"));
+    set_budget(o, 1.5);
+    o.record_events = events;
+    train(o);
+    if (events) fingerprint = fingerprint_run(o.run, {});
+    CHECK(fingerprint_run(o.run, {}) == fingerprint);
+    std::map<std::string, int> lines;
+    std::ifstream record(o.run + "/record.jsonl");
+    for (std::string line; std::getline(record, line);) ++lines[Json::parse(line)["event"].get<std::string>()];
+    CHECK(lines["step"] == 3);
+    for (const char* event : {"access", "span", "memory"}) CHECK((lines[event] > 0) == events);
+  }
+}
