@@ -59,7 +59,6 @@ Loop::Loop(const TrainOptions& options, Prepared& prepared, const Inputs& inputs
   const StepCode& code = prepared.code;
   if (!options.lru) {
     plans_[0] = {code.step, prepared.plan.plan};
-    cycle_ = prepared.cycle;
     const Trace* others[] = {&code.fresh_step, &code.evaluation};
     for (std::size_t i = 0; i < 2; ++i)
       plans_[i + 1] = {*others[i], make_plan(plan_input(prepared, *others[i], session.rates()))};
@@ -119,8 +118,9 @@ void Loop::end_plan() {
 /// A commit right after a step: its updates, the step that then has none to apply and the one after that.
 void Loop::begin_commit_cycle() {
   cycle_expects_.reset();
-  if (!pending_ || !cycle_.planned()) return;
-  session_.engine().set_plan(cycle_.trace, cycle_.plan);
+  const CommitCycle& cycle = prepared_.cycle;
+  if (!pending_ || !cycle.planned() || options_.lru) return;
+  session_.engine().set_plan(cycle.trace, cycle.plan);
   session_.engine().begin_step();
   plan_in_use_ = -1;
   cycle_expects_ = Pass::fresh_step;
@@ -221,7 +221,7 @@ void Loop::watch_deviations(bool planned, std::uint64_t deviations) {
     Plan plan = make_plan(plan_input(prepared_, trace, session_.rates()));
     plans_[0] = {std::move(trace), std::move(plan)};
     plan_in_use_ = -1;
-    cycle_ = {};
+    prepared_.cycle = {};
     say("Steps kept deviating from the trace: it was taken again from a live step.");
     return;
   }

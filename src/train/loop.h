@@ -82,7 +82,6 @@ class Loop {
   Summary summary_;
   std::array<PassPlan, 3> plans_;
   int plan_in_use_ = -1;
-  CommitCycle cycle_;
   std::optional<Pass> cycle_expects_;  ///< while the cycle's plan is in use: the pass that it is for next
   bool pending_ = false;               ///< updates wait for the next forward
   std::uint64_t committed_steps_ = 0;

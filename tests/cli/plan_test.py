@@ -311,6 +311,8 @@ class Search(Planned):
         done = run("plan", *self.flags(host_memory=least - (4 << 20), **flags), "--box", self.box, "--json")
         if done.returncode == 0:
             self.assertLess(json.loads(done.stdout)["time"]["tokens_per_s"], 0.99 * best["tokens_per_s"])
+        else:
+            self.assert_refused(done, "needs at least")
 
     def test_why_the_next_lost_is_said(self):
         done = run("plan", *self.flags(host_memory=None), "--box", self.box, "--search")

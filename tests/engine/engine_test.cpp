@@ -14,6 +14,20 @@
 using namespace transload;
 using namespace transload::testing;
 
+namespace {
+
+/// The first `blocks` blocks, of a frame each.
+void commit_zeros(Engine& engine, std::size_t blocks, Stream& stream) {
+  for (std::size_t i = 0; i < blocks; ++i) {
+    Pin pin = engine.pin(BlockId(i), Tier::host, AccessKind::write);
+    pin.view.zero(0, kFrame);
+    engine.unpin(std::move(pin), stream);
+  }
+  engine.commit("initial");
+}
+
+}  // namespace
+
 TEST_CASE("every pin shows the bytes written last, whatever the plan says") {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     CAPTURE(seed);
@@ -39,12 +53,7 @@ TEST_CASE("a step that follows its plan is prefetched and moves what the plan sa
   options.host_bytes = 6 * kFrame;
   Engine engine(blocks, options, &store);
   InlineStream stream;
-  for (std::uint32_t i = 0; i < 10; ++i) {
-    Pin pin = engine.pin(BlockId(i), Tier::host, AccessKind::write);
-    pin.view.zero(0, kFrame);
-    engine.unpin(std::move(pin), stream);
-  }
-  engine.commit("initial");
+  commit_zeros(engine, 10, stream);
   Trace trace;
   Plan plan;
   for (std::uint32_t i = 0; i < 10; ++i) {
@@ -94,12 +103,7 @@ TEST_CASE("a plan that comes once fetches nothing for accesses after its own") {
     options.host_bytes = 2 * kFrame;
     Engine engine(blocks, options, &store);
     InlineStream stream;
-    for (std::uint32_t i = 0; i < blocks.size(); ++i) {
-      Pin pin = engine.pin(BlockId(i), Tier::host, AccessKind::write);
-      pin.view.zero(0, kFrame);
-      engine.unpin(std::move(pin), stream);
-    }
-    engine.commit("initial");
+    commit_zeros(engine, blocks.size(), stream);
     plan.once = once;
     engine.set_plan(trace, plan);
     engine.begin_step();
